@@ -5,7 +5,6 @@ One that has no descriptor left refuses new replicas, and loses none of those th
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import urllib.request
@@ -19,6 +18,8 @@ from tests.support.clients import QUIET, await_leaders, consume_all, create_topi
 from tests.support.ports import free_port
 
 DESCRIPTORS = 150
+# A broker opens more at its start, which it keeps, so it can open nothing while it may have so few.
+NONE_LEFT = 8
 PARTITIONS = 80
 METRICS_PORT = free_port()
 
@@ -51,21 +52,25 @@ def refuse_new_replicas(broker: Broker) -> None:
     """
     client = AdminClient({"bootstrap.servers": broker.address, **QUIET})
 
-    def has_leader() -> bool:
-        return client.list_topics(timeout=30).topics["refused"].partitions[0].leader == 1
+    def is_refused() -> bool:
+        return "refused-0: failed to create the log" in broker.log_text()
+
+    def has_no_leader() -> bool:
+        topic = client.list_topics(timeout=30).topics.get("refused")
+        return topic is not None and [one.leader for one in topic.partitions.values()] == [-1]
 
     # It connects while there are descriptors.
     asked = client.create_topics([NewTopic("refused", 1, 1)], validate_only=True)
     asked["refused"].result(60)
-    open_now = len(os.listdir(f"/proc/{broker.pid}/fd"))
-    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (open_now - 1, DESCRIPTORS))
+    resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (NONE_LEFT, DESCRIPTORS))
     client.create_topics([NewTopic("refused", 1, 1)])["refused"].result(60)
-    wait_until(lambda: not has_leader(), "the controller knows that the replica failed")
+    wait_until(is_refused, "the replica is refused")
+    wait_until(has_no_leader, "the controller knows that the replica failed")
     resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
-    assert refused_replicas() > 0
-    assert "refused-0: failed to create the log" in broker.log_text()
+    wait_until(lambda: refused_replicas() > 0, "the refused replica is counted")
     assert "LimitNOFILE" in broker.log_text()
     assert "is offline" not in broker.log_text()
+    assert not re.search(r"ZooKeeper session \S+ is suspended", broker.log_text())
 
 
 def test_partitions_outnumber_descriptors(tmp_path: Path) -> None:

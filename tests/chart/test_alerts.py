@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.cluster.settings import REPO
-from tests.support import helm
+from tests.support import helm, yaml_text
 from tests.support.helm import Manifest
 
 RUNBOOKS = REPO / "docs/runbooks"
@@ -598,13 +597,13 @@ def test_alerts_are_sent_with_a_severity_and_a_summary() -> None:
     for name, rule in alerts(ENSEMBLE).items():
         assert rule["labels"]["severity"] in ("warning", "critical"), name
         assert rule["annotations"]["summary"].endswith("."), name
-        assert yaml.safe_load(json.dumps(rule)) == rule
+        assert yaml_text.load(json.dumps(rule)) == rule
 
 
 def test_configurations_that_are_documented_are_ones_that_prometheus_takes(tmp_path: Path) -> None:
     blocks = re.findall(r"^```\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
     (documented,) = [block for block in blocks if block.startswith("scrape_configs:")]
-    maps = yaml.safe_load_all((REPO / "examples/quickstart/prometheus.yaml").read_text())
+    maps = yaml_text.load_all((REPO / "examples/quickstart/prometheus.yaml").read_text())
     (shown,) = [one["data"]["prometheus.yml"] for one in maps if one["kind"] == "ConfigMap"]
     write_rules(rules(), tmp_path / "odradek-rules.yaml")
     # Debian's Prometheus is built without Kubernetes.

@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.cluster.settings import REPO
-from tests.support import helm
+from tests.support import helm, yaml_text
 from tests.support.apiserver import ApiServer
 from tests.support.helm import Manifest
 from tests.support.kubectl import Kubectl
@@ -25,7 +24,7 @@ def files(folder: str) -> list[Path]:
 
 
 def documents(file: Path) -> list[Manifest]:
-    return [found for found in yaml.safe_load_all(file.read_text()) if found]
+    return [found for found in yaml_text.load_all(file.read_text()) if found]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +101,7 @@ def releases() -> list[tuple[str, Manifest]]:
     found = []
     for file in files("helm"):
         (namespace,) = re.findall(r"^# helm upgrade .* -n (\S+)", file.read_text(), re.MULTILINE)
-        found.append((namespace, yaml.safe_load(file.read_text())))
+        found.append((namespace, yaml_text.load(file.read_text())))
     argo = documents(EXAMPLES / "argocd/application.yaml")[0]["spec"]
     values = argo["source"]["helm"]["valuesObject"]
     found.append((argo["destination"]["namespace"], values))
@@ -159,14 +158,14 @@ def test_flux_waits_for_resources_that_exist() -> None:
 
 def test_quickstart_is_accepted_whole(kubectl: Kubectl) -> None:
     rendered = kubectl("kustomize", str(EXAMPLES / "quickstart"))
-    objects = list(yaml.safe_load_all(rendered))
+    objects = list(yaml_text.load_all(rendered))
     answer = dry_run(kubectl, *objects, kind="apply")
     for expected in ("main", "cluster-logs", "log-counts"):
         assert f"/{expected} created (server dry run)" in answer
 
 
 def test_quickstart_images_are_the_ones_that_are_built(kubectl: Kubectl) -> None:
-    rendered = yaml.safe_load_all(kubectl("kustomize", str(EXAMPLES / "quickstart")))
+    rendered = yaml_text.load_all(kubectl("kustomize", str(EXAMPLES / "quickstart")))
     images = {
         container["image"]
         for found in rendered
@@ -180,7 +179,7 @@ def test_example_values_name_the_service_that_the_quickstart_connects_to() -> No
     objects = helm.template(files=(EXAMPLES / "quickstart/values.yaml",), namespace="logs")
     services = {o["metadata"]["name"] for o in objects if o["kind"] == "Service"}
     kafka = (EXAMPLES / "quickstart/kafka.yaml").read_text()
-    cluster = next(o for o in yaml.safe_load_all(kafka) if o["kind"] == "KafkaCluster")
+    cluster = next(o for o in yaml_text.load_all(kafka) if o["kind"] == "KafkaCluster")
     host, _, port = cluster["spec"]["zookeeper"]["connect"].partition(":")
     assert host.split(".")[0] in services
     assert host.endswith(".logs.svc.cluster.local")
@@ -192,7 +191,7 @@ def test_quickstart_fits_on_nodes_of_two_cores(kubectl: Kubectl) -> None:
         text = str(quantity)
         return int(text[:-1]) if text.endswith("m") else int(float(text) * 1000)
 
-    rendered = list(yaml.safe_load_all(kubectl("kustomize", str(EXAMPLES / "quickstart"))))
+    rendered = list(yaml_text.load_all(kubectl("kustomize", str(EXAMPLES / "quickstart"))))
     specs = {
         o["kind"]: o["spec"] for o in rendered if o["kind"] in ("KafkaCluster", "ConsumerGroup")
     }

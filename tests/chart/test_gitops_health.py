@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-import yaml
 
 from odradek_operator.reassignment import status as reassignment_status
 from odradek_operator.reassignment.status import Flags
@@ -16,7 +15,7 @@ from odradek_operator.shared import status, status_update
 from odradek_operator.shared.views import FINISHED_PHASES
 from tests.cluster.settings import REPO
 from tests.reconcile import statuses
-from tests.support import judges
+from tests.support import judges, yaml_text
 from tests.support.judges import Verdicts
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -186,6 +185,6 @@ def test_files_that_the_examples_name_exist() -> None:
 
 
 def test_the_entry_covers_all_kinds_of_the_group() -> None:
-    config = yaml.safe_load((REPO / "examples/argocd/argocd-cm.yaml").read_text())
-    customizations = yaml.safe_load(config["data"]["resource.customizations"])
+    config = yaml_text.load((REPO / "examples/argocd/argocd-cm.yaml").read_text())
+    customizations = yaml_text.load(config["data"]["resource.customizations"])
     assert list(customizations) == ["odradek.io/*"]

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from charts.odradek.files import apply_crds
 from tests.cluster.settings import REPO
-from tests.support import apiserver, helm
+from tests.support import apiserver, helm, yaml_text
 from tests.support.helm import Manifest
 from tests.support.kubectl import Kubectl, KubectlError, eventually
 
@@ -142,7 +141,7 @@ def test_cluster_that_the_notes_propose_is_accepted(
 ) -> None:
     notes = helm.run("get", "notes", "odradek", *install_options(api)[:2])
     proposal = notes.partition("apiVersion:")[2].partition("\n\n")[0]
-    cluster = yaml.safe_load(textwrap.dedent(f"  apiVersion:{proposal}"))
+    cluster = yaml_text.load(textwrap.dedent(f"  apiVersion:{proposal}"))
     assert cluster["metadata"]["namespace"] == RESTRICTED
     host = cluster["spec"]["zookeeper"]["connect"].partition(".")[0]
     kubectl("get", "service", host)
@@ -270,7 +269,7 @@ def test_accounts_may_nothing_else(verdicts: dict[Right, bool], right: Right) ->
 
 def certificate_authority(api: apiserver.ApiServer) -> str:
     """What the kubelet would mount beside a token."""
-    (cluster,) = yaml.safe_load(api.kubeconfig.read_text())["clusters"]
+    (cluster,) = yaml_text.load(api.kubeconfig.read_text())["clusters"]
     return Path(cluster["cluster"]["certificate-authority"]).read_text()
 
 
@@ -290,6 +289,9 @@ def complete(kubectl: Kubectl, job: str) -> None:
     kubectl("patch", "job", job, "--subresource=status", "--type=merge", f"--patch={patch}")
 
 
+@pytest.mark.full(
+    "tests/e2e/test_release.py::test_upgrade_from_the_previous_chart_brings_its_crds_and_restarts_nothing"
+)
 def test_installation_over_old_crds_restores_them_with_its_hooks_own_rights(
     kubectl: Kubectl,
     api: apiserver.ApiServer,
@@ -330,7 +332,7 @@ def test_installation_over_old_crds_restores_them_with_its_hooks_own_rights(
     left = again("get", "jobs,configmaps,serviceaccounts,clusterroles", "-o", "name")
     assert "-crds" not in left
     restored: dict[str, Any] = kubectl.get("crd", "topics.odradek.io")["spec"]
-    source = yaml.safe_load((REPO / "crds/topics.yaml").read_text())["spec"]
+    source = yaml_text.load((REPO / "crds/topics.yaml").read_text())["spec"]
     assert restored["names"] == source["names"]
     columns = source["versions"][0]["additionalPrinterColumns"]
     assert len(restored["versions"][0]["additionalPrinterColumns"]) == len(columns)
@@ -355,7 +357,7 @@ def test_hook_fails_loudly_without_rights(
 
 
 def test_protected_topic_cannot_be_deleted_until_its_policy_changes(kubectl: Kubectl) -> None:
-    topic = yaml.safe_load((EXAMPLES / "kubectl/topic-placed-by-hand.yaml").read_text())
+    topic = yaml_text.load((EXAMPLES / "kubectl/topic-placed-by-hand.yaml").read_text())
     topic["metadata"]["namespace"] = RESTRICTED
     kubectl.apply(topic)
     assert topic["spec"]["deletionPolicy"] == "Protect"

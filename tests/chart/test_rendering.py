@@ -14,7 +14,7 @@ from odradek_operator.group import driver_objects
 from odradek_operator.shared.apply import ExporterSettings
 from tests.cluster.settings import REPO
 from tests.reconcile.test_objects import META, PLATFORM, cluster
-from tests.support import helm
+from tests.support import helm, yaml_text
 from tests.support.helm import Manifest
 
 EXAMPLES = REPO / "examples"
@@ -156,7 +156,7 @@ def test_operator_is_told_its_images_and_scope() -> None:
         "containers"
     ]
     environment = {e["name"]: e.get("value") for e in container["env"]}
-    version = yaml.safe_load((helm.CHART / "Chart.yaml").read_text())["appVersion"]
+    version = yaml_text.load((helm.CHART / "Chart.yaml").read_text())["appVersion"]
     assert environment["ODRADEK_BROKER_IMAGE"] == "r/b:1"
     assert environment["ODRADEK_SPARK_IMAGE"] == f"localhost/odradek/spark-job:{version}"
     assert environment["ODRADEK_IMAGE_PULL_POLICY"] == "Always"
@@ -247,8 +247,8 @@ def test_hook_carries_every_crd_and_may_change_only_those() -> None:
     crds = {f"{kind}.odradek.io" for kind in KINDS}
     assert {f"{name}.yaml" for name in crds} | {"apply_crds.py"} == set(data)
     for name in crds:
-        source = yaml.safe_load((REPO / "crds" / f"{name.split('.')[0]}.yaml").read_text())
-        assert yaml.safe_load(data[f"{name}.yaml"]) == source
+        source = yaml_text.load((REPO / "crds" / f"{name.split('.')[0]}.yaml").read_text())
+        assert yaml_text.load(data[f"{name}.yaml"]) == source
     changing = [r for r in one(objects, "ClusterRole")["rules"] if "patch" in r["verbs"]]
     assert [set(rule["resourceNames"]) for rule in changing] == [crds]
     for found in objects:
@@ -324,7 +324,7 @@ def test_changed_zookeeper_configuration_rolls_its_pods() -> None:
 def test_new_chart_version_alone_restarts_nothing(tmp_path: Path) -> None:
     newer = tmp_path / "odradek"
     shutil.copytree(helm.CHART, newer)
-    metadata = yaml.safe_load((newer / "Chart.yaml").read_text())
+    metadata = yaml_text.load((newer / "Chart.yaml").read_text())
     # The images' tags are the appVersion where none is named.
     (newer / "Chart.yaml").write_text(yaml.safe_dump(metadata | {"version": "9.9.9"}))
 
@@ -416,7 +416,7 @@ def test_view_and_edit_roles_aggregate_every_kind() -> None:
 
 
 def has_scale(kind: str) -> bool:
-    crd = yaml.safe_load((helm.CHART / f"crds/{kind}.yaml").read_text())
+    crd = yaml_text.load((helm.CHART / f"crds/{kind}.yaml").read_text())
     return "scale" in crd["spec"]["versions"][0]["subresources"]
 
 

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.support import helm
+from tests.support import helm, yaml_text
 from tests.support.helm import Manifest
 
 REFUSED: dict[str, tuple[Manifest, str]] = {
@@ -125,7 +124,7 @@ def leaves(values: Manifest, schema: dict[str, Any], path: str = "") -> Iterator
 
 
 def test_schema_knows_exactly_the_documented_keys() -> None:
-    values = yaml.safe_load((helm.CHART / "values.yaml").read_text())
+    values = yaml_text.load((helm.CHART / "values.yaml").read_text())
     schema = json.loads((helm.CHART / "values.schema.json").read_text())
     documented = dict(leaves(values, schema))
     assert not [path for path, part in documented.items() if part is None]

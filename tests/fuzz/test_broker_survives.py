@@ -22,7 +22,7 @@ from tests.support.sampling import how_many
 
 MEBIBYTE = 1024 * 1024
 # Bytes that are damaged blindly seldom get past decoding: the grammar has the larger share.
-FRAMES = how_many(3_000, full=200_000)
+FRAMES = how_many(1_500, full=200_000)
 SEED = 7
 
 

@@ -16,7 +16,7 @@ from tests.fuzz import aim, attack, corpus, edges, grammar
 from tests.fuzz.cluster_siege import ClusterSiege
 from tests.support.sampling import how_many
 
-FRAMES = how_many(4_000, full=100_000)
+FRAMES = how_many(2_000, full=100_000)
 SEED = 11
 
 

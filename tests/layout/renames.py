@@ -195,10 +195,6 @@ class _Collector(ast.NodeVisitor):
             self.modules.append((node.value, node.lineno))
 
 
-def _is_left(row: Row, name: str, role: str) -> bool:
-    return name in (row.old, f"_{row.old}") and (row.kind == "name" or role == MEMBER)
-
-
 def left_over(rows: Sequence[Row], files: Iterable[Source]) -> list[str]:
     """Return each place of an old name, as `path:line: kind old -> new`."""
     by_word: dict[tuple[str, str, tuple[str, ...]], list[Row]] = defaultdict(list)
@@ -207,6 +203,9 @@ def left_over(rows: Sequence[Row], files: Iterable[Source]) -> list[str]:
     places: list[tuple[str, int, str]] = []
     for source in files:
         found = _Collector(source)
+        by_name = defaultdict(list)
+        for identifier in found.identifiers:
+            by_name[identifier.name].append(identifier)
         for (kind, old, _), alike in by_word.items():
             row, advice = alike[0], " | ".join(one.new for one in alike)
             told = f"{kind} {old} -> {advice}"
@@ -223,7 +222,12 @@ def left_over(rows: Sequence[Row], files: Iterable[Source]) -> list[str]:
                 if source.module == old:
                     lines.add(1)
             else:
-                lines = {one.line for one in found.identifiers if _is_left(row, one.name, one.role)}
+                lines = {
+                    one.line
+                    for name in (old, f"_{old}")
+                    for one in by_name[name]
+                    if kind == "name" or one.role == MEMBER
+                }
             places.extend((source.where, line, told) for line in lines)
     return [f"{where}:{line}: {told}" for where, line, told in sorted(places)]
 

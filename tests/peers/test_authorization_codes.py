@@ -18,7 +18,7 @@ from tests.support.kafka_broker import KafkaBroker
 CODES = Path(__file__).parents[1] / "broker" / "authorization_codes.txt"
 
 
-@pytest.mark.full
+@pytest.mark.full("tests/broker/test_authorization.py::test_codes_are_those_of_kafka")
 def test_the_recorded_codes_are_those_of_kafka(tmp_path: Path) -> None:
     chroot = zookeeper.Chroot()
     chroot.start()

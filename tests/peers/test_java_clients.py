@@ -31,7 +31,7 @@ SCENARIOS = [
 ]
 
 
-@pytest.mark.parametrize("version", some_of(VERSIONS, ["2.8.2", "4.1.0"]))
+@pytest.mark.parametrize("version", some_of(VERSIONS, ["4.1.0"]))
 def test_java_client_does_all_that_applications_do(
     cluster: Cluster, version: str, tmp_path: Path
 ) -> None:

@@ -216,6 +216,7 @@ def ask(broker: Broker, topic: str, path: str) -> None:
     asyncio.run(call())
 
 
+@pytest.mark.full("tests/peers/test_swap.py::test_each_serves_what_the_other_wrote")
 def test_kafka_and_this_broker_go_on_with_each_others_moves(tmp_path: Path) -> None:
     disks = [tmp_path / "disk-1", tmp_path / "disk-2"]
     settings = {

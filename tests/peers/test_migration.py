@@ -168,6 +168,9 @@ def stop(cluster: Cluster, broker_id: int) -> None:
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.full(
+    "tests/peers/test_secured_migration.py::test_secured_cluster_rolls_from_kafka_to_us_and_back"
+)
 def test_a_cluster_moves_from_kafka_to_us_and_back(tmp_path: Path, tools: Tools) -> None:
     with Cluster(tmp_path, 2, SETTINGS, {KAFKA: OldKafkaBroker}) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})

@@ -206,6 +206,9 @@ def _asked_until_told(ask: Callable[[], list[TopicPartition]]) -> list[TopicPart
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.full(
+    "tests/peers/test_secured_migration.py::test_secured_cluster_rolls_from_kafka_to_us_and_back"
+)
 def test_both_sides_take_every_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rate = how_many(30, full=chaos_load.RECORDS_PER_SECOND)
     monkeypatch.setattr(chaos_load, "RECORDS_PER_SECOND", rate)

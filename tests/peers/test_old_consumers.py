@@ -183,6 +183,9 @@ def described(said: str, group: str, columns: Mapping[str, int]) -> dict[int, di
     }
 
 
+@pytest.mark.full(
+    "tests/peers/test_old_tools.py::test_old_consumers_read_what_old_and_new_producers_wrote"
+)
 def test_old_consumers_read_everything_though_one_is_killed_and_their_tools_show_it(
     cluster: Cluster,
     client: KazooClient,
@@ -249,6 +252,9 @@ def test_old_consumers_read_everything_though_one_is_killed_and_their_tools_show
 
 
 @pytest.mark.timeout(2400)
+@pytest.mark.full(
+    "tests/peers/test_old_consumers.py::test_old_and_new_members_share_a_group_by_the_same_rules"
+)
 def test_spark_driver_shares_its_group_with_an_old_consumer(
     cluster: Cluster, client: KazooClient, start: Callable[[str, str], OldConsumer], tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import confluent_kafka
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from odradek import values
@@ -196,6 +197,7 @@ def magic_on_disk(broker: Broker, topic: str) -> set[int]:
     }
 
 
+@pytest.mark.full("tests/peers/test_swap.py::test_each_serves_what_the_other_wrote")
 def test_each_serves_the_old_formats_that_the_other_wrote(tmp_path: Path, tools: Tools) -> None:
     numbers = itertools.count()
     with zookeeper.Server(tmp_path) as server:

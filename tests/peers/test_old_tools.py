@@ -100,6 +100,9 @@ def written(cluster: Cluster, old: Tools) -> list[str]:
     return lines
 
 
+@pytest.mark.full(
+    "tests/peers/test_old_tools.py::test_old_consumers_read_what_old_and_new_producers_wrote"
+)
 def test_new_clients_read_what_old_producers_wrote(cluster: Cluster, written: list[str]) -> None:
     found = consume_all(cluster.bootstrap, "old-lines", 1, len(written))
     assert [one.decode() for one in found] == [one.split(":", 1)[1] for one in written]

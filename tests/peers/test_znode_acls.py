@@ -121,6 +121,7 @@ def test_znodes_have_the_acls_that_kafka_gives_them(server: Server, tmp_path: Pa
     assert len(set(own.values())) == 3
 
 
+@pytest.mark.full("tests/peers/test_znode_acls.py::test_znodes_have_the_acls_that_kafka_gives_them")
 def test_commands_change_acls_as_kafkas_migration_tool_does(
     server: Server, tools: Tools, tmp_path: Path
 ) -> None:

@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 EVERY_MESSAGE = pytest.mark.parametrize(("cls", "version"), list(every_message()), ids=message_id)
 QUICK = settings(
-    max_examples=how_many(3, full=30),
+    max_examples=how_many(2, full=30),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -4,12 +4,11 @@ import copy
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.cluster.settings import REPO
-from tests.support import objects
+from tests.support import objects, yaml_text
 from tests.support.apiserver import ApiServer
-from tests.support.kubectl import Kubectl, KubectlError
+from tests.support.kubectl import Kubectl, KubectlError, QuickKubectl
 
 CLUSTER: dict[str, Any] = {
     "apiVersion": "odradek.io/v1alpha1",
@@ -131,7 +130,7 @@ def change(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def kubectl(api: ApiServer) -> Kubectl:
     api.create_namespace("crds")
-    space = Kubectl(api.kubectl, api.kubeconfig, "crds")
+    space = QuickKubectl(api.kubectl, api.kubeconfig, "crds")
     space.apply(CLUSTER, TOPIC, TABLE, REASSIGNMENT, GROUP)
     return space
 
@@ -415,6 +414,7 @@ def test_spark_or_somebody_else_chooses_the_number_of_executors(kubectl: Kubectl
 
 
 def test_unknown_fields_are_refused(kubectl: Kubectl) -> None:
+    kubectl = Kubectl(kubectl.binary, kubectl.kubeconfig, kubectl.namespace)
     with pytest.raises(KubectlError, match=r"unknown field .*spec\.partition"):
         kubectl.apply(change(change(TOPIC, "metadata/name", "new"), "spec/partition", 3))
 
@@ -475,7 +475,7 @@ def bounded(schema: dict[str, Any], path: str) -> list[str]:
 
 @pytest.mark.parametrize("file", sorted((REPO / "crds").glob("*.yaml")), ids=lambda f: f.stem)
 def test_every_list_map_and_string_has_a_bound(file: Any) -> None:
-    (version,) = yaml.safe_load(file.read_text())["spec"]["versions"]
+    (version,) = yaml_text.load(file.read_text())["spec"]["versions"]
     properties = version["schema"]["openAPIV3Schema"]["properties"]
     for part in ("spec", "status"):
         assert bounded(properties[part], part) == []

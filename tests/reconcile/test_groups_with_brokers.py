@@ -27,7 +27,7 @@ from tests.support.apiserver import ApiServer
 from tests.support.clients import QUIET, await_leaders, create_topic, produce_all
 from tests.support.kubectl import eventually
 from tests.support.ports import own_address
-from tests.support.sampling import FULL
+from tests.support.sampling import FULL, some_of
 
 JOB = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
 # Four processes start first.
@@ -154,6 +154,9 @@ def test_group_in_both_stores_tells_its_lag_and_is_reset_once(running: Running) 
     assert running.client.exists(consumers.group_path("g")) is None
 
 
+@pytest.mark.full(
+    "tests/reconcile/test_groups_with_brokers.py::test_group_in_both_stores_tells_its_lag_and_is_reset_once"
+)
 def test_canary_of_known_lag(running: Running) -> None:
     """Exporter, ConsumerGroup and `odradek groups` tell the true lag of groups in either store."""
     bootstrap, topic = running.cluster.bootstrap, "canary"
@@ -386,7 +389,7 @@ def test_job_is_ready_only_while_it_works_and_rests_once_it_cannot(running: Runn
     running.kubectl("delete", "consumergroup", "working", "--timeout=120s")
 
 
-@pytest.mark.parametrize("fields", [{}, {"job": JOB}], ids=["observed", "job"])
+@pytest.mark.parametrize("fields", some_of([{}, {"job": JOB}], [{"job": JOB}]))
 def test_reset_of_an_operator_killed_at_any_call_shifts_once(
     running: Running, api: ApiServer, fields: dict[str, Any]
 ) -> None:

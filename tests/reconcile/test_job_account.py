@@ -637,6 +637,9 @@ class SparkDriver:
             pipe.close()
 
 
+@pytest.mark.full(
+    "tests/reconcile/test_job_account.py::test_hostile_job_gets_no_pod_but_its_executors"
+)
 def test_spark_starts_and_ends_executors_within_these_limits(
     job: Job, api: ApiServer, tmp_path: Path
 ) -> None:

@@ -117,6 +117,9 @@ def identities(place: Place) -> dict[str, str]:
     return {f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["uid"] for one in found}
 
 
+@pytest.mark.full(
+    "tests/reconcile/test_watch_gaps.py::test_lists_that_are_empty_or_old_delete_nothing_and_the_truth_is_followed_again"
+)
 def test_api_server_away_for_a_minute(
     own_api: ApiServer, own_zookeeper: zookeeper.Server, tmp_path: Path
 ) -> None:

@@ -210,6 +210,9 @@ def two_brokers(api: ApiServer, folder: Path) -> Iterator[tuple[Cluster, Place]]
         print((folder / "operator.log").read_text())
 
 
+@pytest.mark.full(
+    "tests/reconcile/test_moves_with_brokers.py::test_a_new_broker_gets_its_share_with_all_the_data"
+)
 def test_a_new_broker_gets_its_share_and_leads_while_clients_write_and_read(
     api: ApiServer, tmp_path: Path
 ) -> None:

@@ -7,7 +7,6 @@ from random import Random
 from typing import Any, cast
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +31,7 @@ from odradek_operator.topic.state import (
     StartMove,
     TopicPlan,
 )
+from tests.support import yaml_text
 from tests.support.memory import MemoryKube, MemoryZooKeeper, context
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -198,7 +198,7 @@ def test_topic_that_others_grew_is_reported_and_left() -> None:
 
 def test_drift_fits_into_the_status_whatever_others_wrote() -> None:
     crd = Path(__file__).parents[2] / "crds/topics.yaml"
-    (version,) = yaml.safe_load(crd.read_text())["spec"]["versions"]
+    (version,) = yaml_text.load(crd.read_text())["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["drift"]
     have = {f"{number:03}{'k' * 300}": "v" * 5000 for number in range(schema["maxItems"] + 1)}
     view = existing(1, config=have)

@@ -89,6 +89,9 @@ def test_driver_that_wakes_up_after_its_successor_began_changes_nothing(
     assert read(spark, place) == ([3] if mode == "complete" else [1, 3])
 
 
+@pytest.mark.full(
+    "tests/spark/test_delta.py::test_driver_that_wakes_up_after_its_successor_began_changes_nothing"
+)
 def test_driver_with_a_former_checkpoint_changes_nothing_once_the_new_one_s_began(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -108,6 +111,9 @@ def test_driver_with_a_former_checkpoint_changes_nothing_once_the_new_one_s_bega
     assert read(spark, sink.path) == [1, 2, 3]
 
 
+@pytest.mark.full(
+    "tests/spark/test_delta.py::test_driver_that_wakes_up_after_its_successor_began_changes_nothing"
+)
 def test_transaction_that_began_before_the_successor_took_over_cannot_be_committed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -179,6 +185,9 @@ def test_merge_changes_rows_by_key_and_refuses_two_of_one_key(
     assert not spark.conf.get("spark.databricks.delta.write.txnAppId", "")
 
 
+@pytest.mark.full(
+    "tests/spark/test_iceberg.py::test_files_and_snapshots_stay_few_and_the_last_batch_known"
+)
 def test_small_files_are_merged_after_so_many_batches(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -118,6 +118,9 @@ def test_crash_between_sink_and_commit_replays_the_batch_and_nothing_is_lost_or_
     assert one.registered() == []
 
 
+@pytest.mark.full(
+    "tests/spark/test_iceberg.py::test_driver_that_is_paused_within_its_commit_adds_nothing_however_late"
+)
 def test_driver_that_was_paused_in_its_commit_adds_nothing_to_those_after_it(
     driver: Callable[[str], Driver], postgres: Postgres
 ) -> None:

@@ -90,6 +90,9 @@ def delta_rows(table: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("driver", ["windows-1"], indirect=True)
+@pytest.mark.full(
+    "tests/spark/test_driver.py::test_crash_between_sink_and_commit_replays_the_batch_and_nothing_is_lost_or_doubled"
+)
 def test_windows_are_in_the_table_once_whenever_the_driver_dies(
     driver: Driver, store: S3Store
 ) -> None:

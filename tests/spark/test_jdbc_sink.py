@@ -152,6 +152,7 @@ def test_attempts_of_a_task_can_be_told_apart(spark: SparkSession) -> None:
     assert min(two) > max(one)
 
 
+@pytest.mark.full("tests/spark/test_iceberg.py::test_reader_sees_whole_batches_only")
 def test_no_reader_sees_a_part_of_a_batch(
     spark: SparkSession, postgres: Postgres, table: str, opened: OpenSink
 ) -> None:

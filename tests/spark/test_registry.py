@@ -120,6 +120,9 @@ def test_records_of_every_schema_become_columns_of_one_and_others_are_kept(
     assert fake.asked["/base/schemas/ids/1"] == 1
 
 
+@pytest.mark.full(
+    "tests/spark/test_registry.py::test_records_of_every_schema_become_columns_of_one_and_others_are_kept"
+)
 def test_columns_of_a_table_are_those_of_the_newest_schema_that_was_seen(
     spark: SparkSession, fake: FakeRegistry, tmp_path: Path
 ) -> None:

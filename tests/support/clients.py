@@ -4,6 +4,7 @@ kafka-python is imported here without the warnings that its import raises under 
 """
 
 import functools
+import itertools
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -86,10 +87,13 @@ def await_leaders(bootstrap: str, topic: str, partitions: int = 1) -> None:
         for number in range(partitions)
     }
 
+    # librdkafka asks a leader that it learned first, though it died, until the request times out.
+    patience = itertools.chain((1, 2, 5, 10, 20), itertools.repeat(60))
+
     def all_answer() -> bool:
         # librdkafka keeps the leader epochs that it learned first, and would be fenced for minutes.
         client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-        answers = client.list_offsets(asked, request_timeout=60)
+        answers = client.list_offsets(asked, request_timeout=next(patience))
         return all(one.result(120).offset >= 0 for one in answers.values())
 
     wait_until(all_answer, f"the leaders of {topic} serve it")

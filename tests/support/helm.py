@@ -6,9 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.cluster import settings
+from tests.support import yaml_text
 
 CHART = settings.REPO / "charts" / "odradek"
 # The cluster's version for `helm template`; a helm built by `go install` has no default.
@@ -66,4 +65,4 @@ def template(
         # JSON is YAML, and "-" reads it from standard input.
         arguments += ["--values", "-"]
     rendered = run(*arguments, stdin=json.dumps(values or {}))
-    return [found for found in yaml.safe_load_all(rendered) if found]
+    return [found for found in yaml_text.load_all(rendered) if found]

@@ -8,9 +8,8 @@ import subprocess
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import yaml
-
 from tests.cluster.settings import REPO
+from tests.support import yaml_text
 from tests.support.apiserver import require_programs
 
 
@@ -25,7 +24,7 @@ class Verdicts(NamedTuple):
 def judge(resources: Iterable[dict[str, Any]]) -> list[Verdicts]:
     """Return the verdicts on the resources; runs each tool's program once."""
     objects = list(resources)
-    config = yaml.safe_load((REPO / "examples/argocd/argocd-cm.yaml").read_text())["data"]
+    config = yaml_text.load((REPO / "examples/argocd/argocd-cm.yaml").read_text())["data"]
     argo = _run("argohealth", {"config": config, "objects": objects})
     flux = _run("kstatus", objects)
     return [

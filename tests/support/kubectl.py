@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from confluent_kafka import KafkaException
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from tests.support import objects
+from tests.support import objects, yaml_text
 
 Found = TypeVar("Found")
 CLIENT_FAILURES = (
@@ -75,7 +74,7 @@ class Kubectl:
 
     def apply(self, *manifests: dict[str, Any]) -> None:
         """Apply objects, as a user does with a file."""
-        self("apply", "-f", "-", stdin=yaml.safe_dump_all(manifests))
+        self("apply", "-f", "-", stdin=yaml_text.dump_all(manifests))
 
     def condition(self, kind: str, name: str, type_: str = "Ready") -> dict[str, Any]:
         """Return the condition of that type, {} if there is none for the current generation."""

@@ -1,7 +1,8 @@
 """How much of the expensive tests runs: a sample for every change, everything in `make chaos`.
 
 ODRADEK_FULL_COUNTS=1 asks for everything. Tests that are expensive as a whole have the marker
-`full` and are collected only then (`tests/conftest.py`).
+`full` and are collected only then (`tests/conftest.py`). It names the test of the same mechanism
+that runs for every change; `tests/layout/test_samples.py` looks whether it does.
 """
 
 from __future__ import annotations

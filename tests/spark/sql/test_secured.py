@@ -58,6 +58,9 @@ def asked(
     )
 
 
+@pytest.mark.full(
+    "tests/spark/test_secured_driver.py::test_job_reads_commits_and_writes_with_the_rights_of_its_user"
+)
 def test_user_writes_and_queries_its_topics_and_no_others(
     secured: SecuredCluster, environment: Mapping[str, str]
 ) -> None:

@@ -165,6 +165,9 @@ def test_names_may_have_any_characters_but_those_that_clash_are_told(
     leave(shell)
 
 
+@pytest.mark.full(
+    "tests/spark/sql/test_with_broker.py::test_ctrl_c_ends_a_select_and_what_follows_on_its_line"
+)
 def test_continuous_select_goes_on_until_ctrl_c_which_leaves_the_shell(
     cluster: Cluster, shell: Terminal
 ) -> None:

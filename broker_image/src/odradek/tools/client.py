@@ -82,7 +82,9 @@ class ToolClient:
         for address in dict.fromkeys([*self._bootstrap, *self.nodes.values()]):
             try:
                 request = metadata.MetadataRequest(topics=None, allow_auto_topic_creation=False)
-                answer = await self._client(address).call(request, _METADATA_VERSION, self._timeout_ms)
+                answer = await self._client(address).call(
+                    request, _METADATA_VERSION, self._timeout_ms
+                )
             except (ConnectionError, TimeoutError) as error:
                 failure = error
                 continue

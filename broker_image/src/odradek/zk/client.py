@@ -20,13 +20,15 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import selectors
 import socket
 import ssl
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
 from kazoo.client import KazooClient
@@ -212,6 +214,13 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         return answer or b""
 
 
+_POLL: Final = SimpleNamespace(
+    EVENT_READ=selectors.EVENT_READ,
+    EVENT_WRITE=selectors.EVENT_WRITE,
+    DefaultSelector=selectors.PollSelector,
+)
+
+
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """Makes connections, with TLS if the client has a context."""
 
@@ -243,11 +252,16 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         return made
 
     def select(self, readers: Any, writers: Any, errors: Any, timeout: Any = None) -> Any:
-        """Wait as select does; what OpenSSL has decrypted is ready at once."""
+        """Wait as select does; what OpenSSL has decrypted is ready at once.
+
+        kazoo would take a descriptor per wait, and a process that has none left lose its session.
+        """
         ready = {id(one) for one in readers if isinstance(one, ssl.SSLSocket) and one.pending()}
         if not ready:
-            return super().select(readers, writers, errors, timeout)
-        found, writable, failed = super().select(readers, writers, errors, 0)
+            return super().select(readers, writers, errors, timeout, selectors_module=_POLL)
+        found, writable, failed = super().select(
+            readers, writers, errors, 0, selectors_module=_POLL
+        )
         ready |= {id(one) for one in found}
         return [one for one in readers if id(one) in ready], writable, failed
 
