@@ -193,6 +193,15 @@ def test_user_with_the_right_password_is_served(
 
 
 @pytest.mark.parametrize("mechanism", SASL)
+def test_old_librdkafka_of_kcat_is_served(secured: Secured, mechanism: str) -> None:
+    settings = secured.sasl("SASLTLS", mechanism)
+    options = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
+    said = subprocess.run(["kcat", "-L", "-m60", *options], capture_output=True, text=True)
+    assert said.returncode == 0, said.stderr
+    assert "broker 1 at" in said.stdout
+
+
+@pytest.mark.parametrize("mechanism", SASL)
 def test_wrong_password_is_refused_with_one_text(secured: Secured, mechanism: str) -> None:
     line = f'odradek_authentications_failed_total{{listener="SASLPLAIN",mechanism="{mechanism}"}}'
     before = secured.metric(line)

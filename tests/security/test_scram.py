@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 
 import pytest
 
@@ -24,6 +25,19 @@ def known(password: str = "pencil", mechanism: str = "SCRAM-SHA-256") -> ScramCr
 
 def server(mechanism: str = "SCRAM-SHA-256") -> ScramServer:
     return ScramServer(mechanism, SERVER_NONCE, b"secret")
+
+
+def final_with(nonce: str, challenge: bytes) -> bytes:
+    """Return the client's last message with any nonce, and the right proof for it."""
+    salted = hashlib.pbkdf2_hmac("sha256", b"pencil", SALT, 4096)
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    stored_key = hashlib.sha256(client_key).digest()
+    messages = b",".join(
+        (f"n=user,r={CLIENT_NONCE}".encode(), challenge, f"c=biws,r={nonce}".encode())
+    )
+    signature = hmac.digest(stored_key, messages, "sha256")
+    proof = bytes(one ^ other for one, other in zip(client_key, signature, strict=True))
+    return f"c=biws,r={nonce},p={base64.b64encode(proof).decode()}".encode()
 
 
 def test_exchange_is_that_of_rfc_7677() -> None:
@@ -111,6 +125,30 @@ def test_last_message_of_another_exchange_is_refused(last: str) -> None:
     ours.challenge(known())
     with pytest.raises(ScramError):
         ours.final(last.encode())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "counts"),
+    [
+        (CLIENT_NONCE, "", True),
+        ("x", "", False),
+        (CLIENT_NONCE * 2, "", False),
+        ("", "x", False),
+    ],
+    ids=["as librdkafka before 2.6.1", "another", "three times", "behind"],
+)
+def test_proof_over_another_nonce_counts_only_if_it_is_the_clients_twice(
+    before: str, after: str, counts: bool
+) -> None:
+    ours, theirs = server(), ScramClient("SCRAM-SHA-256", "user", "pencil", CLIENT_NONCE)
+    ours.first(theirs.first())
+    challenge = ours.challenge(known())
+    last = final_with(f"{before}{CLIENT_NONCE}{SERVER_NONCE}{after}", challenge)
+    if counts:
+        assert ours.final(last).startswith(b"v=")
+        return
+    with pytest.raises(ScramError, match="another exchange"):
+        ours.final(last)
 
 
 def test_client_refuses_a_server_that_does_not_know_the_credential() -> None:

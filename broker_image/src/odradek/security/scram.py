@@ -92,6 +92,7 @@ class ScramServer:
         self._own_nonce = nonce
         self._secret = secret  # of this broker, for the salts of unknown users
         self._nonce = self._first_bare = self._header = self._server_first = ""
+        self._client_nonce = ""
         self._credential: ScramCredential | None = None
 
     def first(self, token: bytes) -> None:
@@ -107,6 +108,7 @@ class ScramServer:
         if authorized and _name(authorized) != self.user:
             raise ScramError("the user acts for another one")
         self._header = text[: len(text) - len(self._first_bare)]
+        self._client_nonce = nonce
         self._nonce = nonce + self._own_nonce
 
     def challenge(self, known: ScramCredential | None) -> bytes:
@@ -140,14 +142,20 @@ class ScramServer:
         client_key = bytes(one ^ other for one, other in zip(proof, signature, strict=True))
         stored_key = hashlib.new(self._digest, client_key).digest()
         is_right = hmac.compare_digest(stored_key, known.stored_key)
-        # Exactly ours: a longer one would be another exchange (CVE-2024-56128).
-        same_nonce = hmac.compare_digest(nonce.encode(), self._nonce.encode())
+        same_nonce = nonce in self._right_nonces()
         same_header = _bytes_or_error(binding) == self._header.encode()
         if self._credential is None:
             raise ScramError("unknown user")
         if not (is_right and same_nonce and same_header):
             raise ScramError("wrong proof" if same_nonce and same_header else "another exchange")
         return b"v=" + _text(hmac.digest(known.server_key, messages, self._digest)).encode()
+
+    def _right_nonces(self) -> tuple[str, str]:
+        """Return what the last message may name: exactly ours, as any other would be another
+        exchange (CVE-2024-56128), or the client's twice, as librdkafka before 2.6.1 sends it. The
+        proof covers both parts there, too.
+        """
+        return self._nonce, self._client_nonce + self._nonce
 
 
 class ScramClient:
