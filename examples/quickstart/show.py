@@ -35,6 +35,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 CLUSTER = "main"
 TOPIC = "cluster-logs"
 GROUP = "log-counts"
+# Of examples/quickstart/kafka.yaml, for people.
+USER = "admin"
 DRIVER = f"{GROUP}-driver"
 RESULT = "/data/counts"
 # The driver's own: the lag exporter has the group too.
@@ -270,19 +272,29 @@ def leader_table(partitions: Sequence[Resource]) -> str:
     )
 
 
-def further(namespace: str, address: str) -> str:
+def further(namespace: str, address: str, *, secured: bool) -> str:
     """Return commands that show more, for a shell without kubectl in its PATH."""
     kubectl = shutil.which("kubectl")
     folder = shlex.quote(str(pathlib.Path(kubectl).parent)) if kubectl else ""
     path = f"  export PATH={folder}:$PATH\n" if folder else ""
+    login, kcat = "", f"kcat -b {address}"
+    if secured:
+        login = f"""\
+  secret() {{ kubectl -n {namespace} get secret $1 -o "jsonpath={{.data.$2}}" | base64 -d; }}
+  secret {CLUSTER}-cluster-ca-cert 'ca\\.crt' > ca.crt
+  printf '%s\\n' security.protocol=SASL_SSL ssl.ca.location=ca.crt sasl.mechanism=SCRAM-SHA-512 \\
+    sasl.username={USER} sasl.password=$(secret {USER} password) > kcat.conf
+"""
+        kcat = f"kcat -F kcat.conf -b {address}"
     return f"""\
 {path}  export KUBECONFIG=$(make -s kubeconfig)
-  kubectl -n {namespace} get kafkaclusters,topics,consumergroups
+  kubectl -n {namespace} get kafkaclusters,topics,consumergroups,users
   kubectl -n {namespace} describe kafkacluster {CLUSTER}
   kubectl -n {namespace} exec {DRIVER} -- python3 -m odradek_spark show {RESULT}
   kubectl -n {namespace} port-forward service/prometheus 9090    then http://localhost:9090
-  kcat -b {address} -L                                 what a Kafka client sees
-  kcat -b {address} -C -t {TOPIC} -o -5 -e             the last lines of each partition"""
+{login}\
+  {kcat} -L                                 what a Kafka client sees
+  {kcat} -C -t {TOPIC} -o -5 -e             the last lines of each partition"""
 
 
 def report(
@@ -303,7 +315,7 @@ Topic {TOPIC}
 {leader_table(partitions)}
 
 Look further
-{further(namespace, address)}
+{further(namespace, address, secured=bool(cluster["spec"].get("listeners")))}
 
 Brokers registered:        {sum(bool(b.get("registered")) for b in brokers)} of {len(brokers)}
 Partitions with a leader:  {led} of {len(partitions)}

@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from odradek_collector import delivery
 from odradek_collector.__main__ import CollectorSettingsError, settings_from
 
+from odradek_operator.shared import certificates
 from tests.collector.conftest import SOURCE
 from tests.support.ports import free_port
 
@@ -54,17 +56,21 @@ class Collector:
         }
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, **environment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "odradek_collector"], env=self._environment
+            [sys.executable, "-m", "odradek_collector"], env={**self._environment, **environment}
         )
+
+    def wait(self) -> int:
+        assert self._process is not None
+        code = self._process.wait(timeout=PATIENCE_S)
+        self._process = None
+        return code
 
     def end(self, number: int) -> int:
         assert self._process is not None
         self._process.send_signal(number)
-        code = self._process.wait(timeout=PATIENCE_S)
-        self._process = None
-        return code
+        return self.wait()
 
     def stop_if_running(self) -> None:
         if self._process is not None:
@@ -225,6 +231,8 @@ def test_broken_state_file_is_refused_and_not_taken_for_an_empty_one(tmp_path: P
         ({"METRICS_PORT": "x"}, "METRICS_PORT"),
         ({"IDEMPOTENCE": "maybe"}, "IDEMPOTENCE"),
         ({"ROUND_S": "-1"}, "ROUND_S"),
+        ({"CREDENTIALS": "/credentials"}, "CREDENTIALS and USERNAME"),
+        ({"USERNAME": "collector"}, "CREDENTIALS and USERNAME"),
     ],
 )
 def test_environment_without_sense_is_named(change: dict[str, str], reason: str) -> None:
@@ -232,3 +240,35 @@ def test_environment_without_sense_is_named(change: dict[str, str], reason: str)
     settings_from(good)
     with pytest.raises(CollectorSettingsError, match=reason):
         settings_from({**good, **change})
+
+
+def test_credentials_that_are_missing_or_empty_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot read .*password: No such file"):
+        delivery.read_login(tmp_path, "collector")
+    (tmp_path / "password").write_text("secret")
+    (tmp_path / "ca.crt").write_text("")
+    with pytest.raises(ValueError, match=r"ca\.crt is empty"):
+        delivery.read_login(tmp_path, "collector")
+    (tmp_path / "ca.crt").write_text("PEM")
+    login = delivery.read_login(tmp_path, "collector")
+    assert "secret" not in repr(login)
+    settings = delivery.producer_settings("b:1", login, idempotence=True)
+    assert settings["security.protocol"] == "SASL_SSL"
+    assert settings["sasl.password"] == "secret"
+    assert "security.protocol" not in delivery.producer_settings("b:1", None, idempotence=True)
+
+
+def test_new_credentials_end_the_collector_so_that_its_next_start_reads_them(
+    collector: Collector, tmp_path: Path
+) -> None:
+    folder = tmp_path / "credentials"
+    folder.mkdir()
+    (folder / "password").write_text("former")
+    authority = certificates.make_authority("ca", datetime.now(UTC))
+    (folder / "ca.crt").write_text(authority.certificate)
+    collector.start(CREDENTIALS=str(folder), USERNAME="collector")
+    collector.await_acknowledged(0)
+    # A moment without it, as while the kubelet replaces files, ends nothing.
+    (folder / "password").unlink()
+    (folder / "password").write_text("new")
+    assert collector.wait() == 0

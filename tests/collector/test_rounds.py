@@ -31,7 +31,7 @@ def test_lines_wait_for_the_next_round(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(time, "time", lambda: now[0])
     settings = collector.settings_from(ENVIRONMENT)
     state = delivery.load_state(tmp_path / "state.json")
-    one = collector.Collector(settings, state, None)  # type: ignore[arg-type]
+    one = collector.Collector(settings, state, None, None)  # type: ignore[arg-type]
     source = Lines(3)
     one._sources["x"] = source  # type: ignore[assignment]
     assert [one._ship() for _ in range(4)] == [2, 1, 0, 0]

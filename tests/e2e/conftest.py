@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.clients import log_in
 from tests.support.kubectl import Kubectl, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,9 +65,25 @@ def kubectl(installed: Installed) -> Kubectl:
     return installed.kubectl
 
 
-@pytest.fixture
-def bootstrap(kubectl: Kubectl) -> str:
-    """The brokers' addresses for clients outside of the cluster."""
+def secret(kubectl: Kubectl, name: str) -> dict[str, str]:
+    """Return the texts of a Secret. Raises KubectlError."""
+    data: dict[str, str] = kubectl.get("secret", name)["data"]
+    return {key: base64.b64decode(value).decode("latin-1") for key, value in data.items()}
+
+
+def scram(kubectl: Kubectl, user: str) -> dict[str, str]:
+    """Return librdkafka's settings for a User of the quick start. Raises KubectlError."""
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": user,
+        "sasl.password": secret(kubectl, user)["password"],
+        "ssl.ca.pem": secret(kubectl, "main-cluster-ca-cert")["ca.crt"],
+    }
+
+
+def addresses(kubectl: Kubectl) -> str:
+    """Return the addresses of all brokers of the quick start, where its User admin may come in."""
 
     def of_all() -> str:
         brokers = kubectl.get("kafkacluster", "main")["status"]["brokers"]
@@ -73,7 +91,15 @@ def bootstrap(kubectl: Kubectl) -> str:
         assert all("address" in broker for broker in brokers), brokers
         return ",".join(broker["address"] for broker in brokers)
 
-    return eventually(of_all, "an address of each broker", 300)
+    found = eventually(of_all, "an address of each broker", 300)
+    log_in(found, scram(kubectl, "admin"))
+    return found
+
+
+@pytest.fixture
+def bootstrap(kubectl: Kubectl) -> str:
+    """The brokers' addresses for clients outside of the cluster."""
+    return addresses(kubectl)
 
 
 @pytest.fixture

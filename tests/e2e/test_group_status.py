@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.e2e.test_quickstart import topic
 from tests.e2e.test_under_load import wait_for
-from tests.support.clients import QUIET, consume_all, produce_all
+from tests.support.clients import consume_all, produce_all, settings
 from tests.support.kubectl import Kubectl, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
@@ -78,7 +78,7 @@ def test_job_that_cannot_run_says_so_and_rests_until_its_spec_changes(
 def test_topic_made_anew_is_wholly_behind(kubectl: Kubectl, healthy: None, bootstrap: str) -> None:
     """For groups in either store, and for a job that was suspended meanwhile."""
     name, in_znodes, copies = "made-anew", "made-anew-in-znodes", "made-anew-copies"
-    client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    client = AdminClient(settings(bootstrap))
     job = {
         "trigger": "availableNow",
         "format": "text",
@@ -108,7 +108,7 @@ def test_topic_made_anew_is_wholly_behind(kubectl: Kubectl, healthy: None, boots
     try:
         kubectl.apply(topic(copies, partitions=1))
         make(FORMER)
-        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": name, **QUIET})
+        consumer = Consumer({**settings(bootstrap), "group.id": name})
         place = TopicPartition(name, 0, len(FORMER))
         eventually(lambda: consumer.commit(offsets=[place], asynchronous=False), "the commit")
         consumer.close()

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.e2e.test_quickstart import topic
 from tests.e2e.test_under_load import PARTITIONS, leaders, load, wait_for
-from tests.support.clients import QUIET, consume_all, create_topic, produce_all
+from tests.support.clients import consume_all, create_topic, produce_all, settings
 from tests.support.kubectl import Kubectl, KubectlError, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
@@ -58,7 +58,7 @@ def test_brokers_have_the_racks_of_their_nodes(
         int(name.rpartition("-")[2]): zones[pod["spec"]["nodeName"]]
         for name, pod in broker_pods(kubectl).items()
     }
-    client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    client = AdminClient(settings(bootstrap))
     told = client.describe_cluster(request_timeout=60).result(60).nodes
     assert {one.id: one.rack for one in told} == wanted
     assert len(set(wanted.values())) == 3
@@ -110,7 +110,7 @@ def test_a_topic_that_clients_made_is_taken_over_by_one_resource(
     kubectl: Kubectl, healthy: None, bootstrap: str
 ) -> None:
     name = "theirs"
-    client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    client = AdminClient(settings(bootstrap))
     create_topic(bootstrap, name, 2, 3)
     produce_all(bootstrap, name, RECORDS, 2)
     kept = {"deletionPolicy": "Retain"}
@@ -162,7 +162,7 @@ def test_a_move_waits_for_its_approval(kubectl: Kubectl, healthy: None, bootstra
 
 def test_a_paused_cluster_is_left_as_it_is(kubectl: Kubectl, healthy: None, bootstrap: str) -> None:
     key, value = "log.retention.ms", "86400001"
-    client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    client = AdminClient(settings(bootstrap))
 
     def in_force() -> str:
         asked = ConfigResource(ResourceType.BROKER, "0")

@@ -6,6 +6,7 @@ import functools
 import json
 import re
 import socket
+import ssl
 import struct
 import subprocess
 import urllib.parse
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Installed
+from tests.support.clients import login
 from tests.support.kubectl import Kubectl, KubectlError, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
@@ -22,11 +24,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 LOG_DIR = "/var/lib/odradek/data"
 
 
-def kcat(*arguments: str, stdin: str | None = None) -> str:
+def kcat(bootstrap: str, *arguments: str, stdin: str | None = None) -> str:
     """Return the stdout of kcat, a client outside of the cluster."""
+    options = [
+        word for name, value in login(bootstrap).items() for word in ("-X", f"{name}={value}")
+    ]
     return subprocess.run(
         # By default it gives brokers five seconds to answer.
-        ["kcat", "-m60", *arguments],
+        ["kcat", "-m60", "-b", bootstrap, *options, *arguments],
         input=stdin,
         capture_output=True,
         text=True,
@@ -61,14 +66,14 @@ def test_up_ends_with_counts_and_no_lag(installed: Installed) -> None:
 
 
 def test_get_shows_ready_with_useful_columns(kubectl: Kubectl, healthy: None) -> None:
-    table = kubectl("get", "kafkaclusters,topics,consumergroups")
+    table = kubectl("get", "kafkaclusters,topics,consumergroups,users")
     headers = [line.split() for line in table.splitlines() if line.startswith("NAME")]
-    assert len(headers) == 3
+    assert len(headers) == 4
     rows = [line.split() for line in table.splitlines() if line and not line.startswith("NAME")]
     assert {row[0].partition(".")[0] for row in rows} >= {"kafkacluster", "topic", "consumergroup"}
     for header in headers:
         assert "READY" in header
-    for name in ("main", "cluster-logs", "log-counts"):
+    for name in ("main", "cluster-logs", "log-counts", "collector", "admin"):
         (row,) = [row for row in rows if row[0].endswith(f"/{name}")]
         assert "True" in row
 
@@ -76,7 +81,7 @@ def test_get_shows_ready_with_useful_columns(kubectl: Kubectl, healthy: None) ->
 def test_outside_clients_list_and_read_the_topic(kubectl: Kubectl, bootstrap: str) -> None:
     def led_by_all_and_in_sync() -> bool:
         # After a broker was away, the controller evens out the leadership every 300 s.
-        listing = json.loads(kcat("-b", bootstrap, "-L", "-J", "-t", "cluster-logs"))
+        listing = json.loads(kcat(bootstrap, "-L", "-J", "-t", "cluster-logs"))
         (found,) = listing["topics"]
         assert len(found["partitions"]) == 6
         assert {each["leader"] for each in found["partitions"]} == {0, 1, 2}
@@ -84,7 +89,7 @@ def test_outside_clients_list_and_read_the_topic(kubectl: Kubectl, bootstrap: st
         return True
 
     eventually(led_by_all_and_in_sync, "six partitions led by all brokers and in sync", 420)
-    lines = kcat("-b", bootstrap, "-C", "-t", "cluster-logs", "-o", "beginning", "-c", "50", "-e")
+    lines = kcat(bootstrap, "-C", "-t", "cluster-logs", "-o", "beginning", "-c", "50", "-e")
     records = [json.loads(line) for line in lines.splitlines()]
     assert len(records) == 50
     assert all(record["component"] and record["line"] for record in records)
@@ -140,7 +145,7 @@ def test_topic_with_too_many_replicas_is_not_ready_and_not_written(
         assert condition["status"] == "False"
         assert "9" in condition["message"]
         assert "3" in condition["message"]
-        listed = json.loads(kcat("-b", bootstrap, "-L", "-J"))
+        listed = json.loads(kcat(bootstrap, "-L", "-J"))
         assert "too-wide" not in {each["topic"] for each in listed["topics"]}
     finally:
         kubectl("delete", "topic", "too-wide", "--timeout=120s")
@@ -151,7 +156,7 @@ def test_deleted_topic_leaves_no_znode_and_no_folder(kubectl: Kubectl, bootstrap
     eventually(
         lambda: kubectl.condition("topic", "short-lived").get("status") == "True", "topic Ready"
     )
-    kcat("-b", bootstrap, "-P", "-t", "short-lived", stdin="one\ntwo\n")
+    kcat(bootstrap, "-P", "-t", "short-lived", stdin="one\ntwo\n")
 
     def folders() -> list[str]:
         pods = [f"main-broker-{number}" for number in range(3)]
@@ -166,7 +171,7 @@ def test_deleted_topic_leaves_no_znode_and_no_folder(kubectl: Kubectl, bootstrap
     kubectl("delete", "topic", "short-lived", "--timeout=120s")
 
     def is_unlisted() -> bool:
-        listed = json.loads(kcat("-b", bootstrap, "-L", "-J"))
+        listed = json.loads(kcat(bootstrap, "-L", "-J"))
         return "short-lived" not in {each["topic"] for each in listed["topics"]}
 
     eventually(is_unlisted, "clients are told of the topic no more")
@@ -175,7 +180,13 @@ def test_deleted_topic_leaves_no_znode_and_no_folder(kubectl: Kubectl, bootstrap
 
 def test_frame_that_is_not_the_protocol_closes_only_its_connection(bootstrap: str) -> None:
     host, _, port = bootstrap.split(",")[0].rpartition(":")
-    with socket.create_connection((host, int(port)), 60) as good:
+    trusting = ssl.create_default_context(cadata=login(bootstrap)["ssl.ca.pem"])
+
+    def connect(*, encrypts: bool) -> socket.socket:
+        made = socket.create_connection((host, int(port)), 60)
+        return trusting.wrap_socket(made, server_hostname=host) if encrypts else made
+
+    with connect(encrypts=True) as good:
         api_versions = struct.pack(">ihhih4s", 14, 18, 0, 7, 4, b"test")
         for hostile in (
             b"GET / HTTP/1.1\r\n\r\n",
@@ -183,14 +194,22 @@ def test_frame_that_is_not_the_protocol_closes_only_its_connection(bootstrap: st
             struct.pack(">ihhi", 8, 999, 0, 1),
             struct.pack(">ihhih", 10, 3, 8, 1, 2000),
         ):
-            with socket.create_connection((host, int(port)), 60) as bad:
-                bad.settimeout(60)
-                bad.sendall(hostile)
-                assert bad.recv(1) == b""
+            for encrypts in (True, False):
+                with connect(encrypts=encrypts) as bad:
+                    bad.sendall(hostile)
+                    assert _ends(bad)
             good.sendall(api_versions)
             size, correlation = struct.unpack(">ii", _exactly(good, 8))
             assert correlation == 7
             _exactly(good, size - 4)
+
+
+def _ends(connection: socket.socket) -> bool:
+    """Return whether the peer closes, after an alert of TLS at most."""
+    try:
+        return len(connection.recv(100)) <= 7 and connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:

@@ -6,11 +6,11 @@ import json
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.test_quickstart import kcat
 from tests.support.kubectl import Kubectl, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
@@ -102,13 +102,7 @@ def _acknowledged(kubectl: Kubectl, pod: str) -> int:
 def _end_offsets(bootstrap: str) -> int:
     """Return the number of records in the topic: the sum of its end offsets, before retention."""
     queries = [argument for number in range(6) for argument in ("-t", f"cluster-logs:{number}:-1")]
-    answer = subprocess.run(
-        ["kcat", "-m60", "-b", bootstrap, "-Q", *queries],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    ).stdout
+    answer = kcat(bootstrap, "-Q", *queries)
     return sum(int(line.split()[-1]) for line in answer.splitlines())
 
 

@@ -12,6 +12,7 @@ import yaml
 
 from tests.cluster import deploy
 from tests.cluster.settings import REPO
+from tests.e2e.conftest import addresses
 from tests.e2e.test_quickstart import topic
 from tests.support import helm
 from tests.support.clients import consume_all, produce_all
@@ -127,6 +128,6 @@ def test_uninstalled_and_installed_again_everything_is_still_there(
     kubectl("wait", "kafkacluster/main", "--for=condition=Ready", "--timeout=300s", timeout_s=330)
     assert claims <= {one["metadata"]["uid"] for one in kubectl.get("pvc")["items"]}
     assert kubectl.get("topic", "kept")["status"]["incarnation"] == incarnation
-    addresses = [one["address"] for one in kubectl.get("kafkacluster", "main")["status"]["brokers"]]
-    assert consume_all(",".join(addresses), "kept", 1, len(RECORDS)) == RECORDS
+    # The cluster is another one, with an authority of its own; the User has its former password.
+    assert consume_all(addresses(kubectl), "kept", 1, len(RECORDS)) == RECORDS
     kubectl("delete", "topic", "kept", "--timeout=120s", timeout_s=150)

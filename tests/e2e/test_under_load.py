@@ -13,7 +13,7 @@ import confluent_kafka
 import pytest
 
 from tests.e2e.test_quickstart import topic
-from tests.support.clients import QUIET, consume_all
+from tests.support.clients import consume_all, settings
 from tests.support.kubectl import Kubectl, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
@@ -36,7 +36,7 @@ def load(bootstrap: str, name: str) -> Iterator[list[bytes]]:
 
     def write() -> None:
         producer = confluent_kafka.Producer(
-            {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, **QUIET}
+            {**settings(bootstrap), "acks": "all", "enable.idempotence": True}
         )
         for number in itertools.count():
             if stop.is_set():
@@ -67,7 +67,7 @@ def wait_for(kubectl: Kubectl, kind: str, name: str, reason: str) -> None:
 
 def leaders(bootstrap: str, name: str, count: int) -> dict[int, list[int]]:
     """Return the replicas per partition, once the metadata has `count` for each."""
-    client = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    client = confluent_kafka.admin.AdminClient(settings(bootstrap))
 
     def told() -> dict[int, list[int]]:
         known = client.list_topics(timeout=60).topics

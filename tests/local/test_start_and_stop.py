@@ -68,6 +68,8 @@ def test_the_quickstart_on_kubernetes_is_read_and_what_has_no_meaning_is_named()
     found = resources.read(Path(__file__).parents[2] / "examples/quickstart")
     assert [one.name for one in found.groups] == ["log-counts"]
     assert {"Namespace logs", "DaemonSet collector", "Topic.spec.deletionPolicy"} <= {*found.unused}
+    secured = {"KafkaCluster.spec.listeners", "KafkaCluster.spec.authorization"}
+    assert {*secured, "User collector", "User admin"} <= {*found.unused}
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,7 @@ def test_the_quickstart_on_kubernetes_is_read_and_what_has_no_meaning_is_named()
         ([cluster(), group()], "ConsumerGroup g: there is no Topic t"),
         ([cluster(), group(job={"sql": "select 1"})], "spec.job.sink is missing"),
         ([cluster(), group(topicPattern="(")], "topicPattern"),
+        ([cluster(), resource("User", "u", acls=[])], "User u: spec.acls is unknown; known are"),
     ],
 )
 def test_mistakes_in_resources_are_one_line(

@@ -34,6 +34,24 @@ __all__ = [
 ]
 
 QUIET = {"log_level": 0}
+# What clients of a broker need, by its address.
+_LOGINS: dict[str, Mapping[str, str]] = {}
+
+
+def log_in(bootstrap: str, login: Mapping[str, str]) -> None:
+    """Let all clients of these brokers have the settings, which are librdkafka's."""
+    for address in bootstrap.split(","):
+        _LOGINS[address] = login
+
+
+def login(bootstrap: str) -> Mapping[str, str]:
+    """Return the settings of `log_in`, {} for brokers in plain text."""
+    return _LOGINS.get(bootstrap.split(",")[0], {})
+
+
+def settings(bootstrap: str) -> dict[str, object]:
+    """Return the settings that every client of these brokers needs."""
+    return {"bootstrap.servers": bootstrap, **QUIET, **login(bootstrap)}
 
 
 def create_topic(
@@ -44,7 +62,7 @@ def create_topic(
     config: Mapping[str, str] | None = None,
 ) -> None:
     """Create a topic through the Admin API and wait until its leaders serve it."""
-    client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    client = AdminClient(settings(bootstrap))
     make_topic(client, NewTopic(topic, partitions, replicas, config=dict(config or {})))
     await_leaders(bootstrap, topic, partitions)
 
@@ -92,7 +110,7 @@ def await_leaders(bootstrap: str, topic: str, partitions: int = 1) -> None:
 
     def all_answer() -> bool:
         # librdkafka keeps the leader epochs that it learned first, and would be fenced for minutes.
-        client = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+        client = AdminClient(settings(bootstrap))
         answers = client.list_offsets(asked, request_timeout=next(patience))
         return all(one.result(120).offset >= 0 for one in answers.values())
 
@@ -117,7 +135,7 @@ def committed(
 
 
 def produce_all(
-    bootstrap: str, topic: str, values: Sequence[bytes], partitions: int = 1, **settings: object
+    bootstrap: str, topic: str, values: Sequence[bytes], partitions: int = 1, **more: object
 ) -> list[int]:
     """Produce with acks=all, spread over the partitions; return the offsets of the values in order.
 
@@ -127,12 +145,11 @@ def produce_all(
     failures: list[object] = []
     producer = confluent_kafka.Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **settings(bootstrap),
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": 2,
-            **QUIET,
-            **settings,
+            **more,
         }
     )
 
@@ -159,11 +176,10 @@ def consume_all(bootstrap: str, topic: str, partitions: int, count: int) -> list
     """Return all values from the start of the logs, once there are `count` and no more follow."""
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **settings(bootstrap),
             "group.id": "none",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            **QUIET,
         }
     )
     consumer.assign(

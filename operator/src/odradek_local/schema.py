@@ -6,9 +6,11 @@ in a language of its own.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
+
+# Patterns of CRDs are in the language of Go, which this has.
+import re2
 
 Schema = Mapping[str, Any]
 
@@ -51,7 +53,7 @@ def checked(schema: Schema, value: Any, path: str) -> Any:
     if "enum" in schema and value not in schema["enum"]:
         wanted = ", ".join(map(str, schema["enum"]))
         raise SchemaError(f"{path} {_shown(value)} is not one of {wanted}")
-    if "pattern" in schema and not re.search(schema["pattern"], value):
+    if "pattern" in schema and not re2.search(schema["pattern"], value):
         raise SchemaError(f"{path} {_shown(value)} does not match {schema['pattern']}")
     if kind == "array":
         items = schema.get("items", {})

@@ -4,8 +4,10 @@ One thread reads and sends; another serves /metrics, /acknowledged and /healthz.
 a file from the position in the state file, or else from its beginning, and then follows it.
 
 Environment: BOOTSTRAP, TOPIC and LOG_GLOBS (separated by commas) are required; STATE_FILE,
-NODE_NAME, METRICS_PORT, IDEMPOTENCE and ROUND_S are optional. Exit codes: 0 after SIGTERM, 1 fatal
-error, 2 invalid environment.
+NODE_NAME, METRICS_PORT, IDEMPOTENCE and ROUND_S are optional. With CREDENTIALS, a folder with the
+files `password` and `ca.crt`, and USERNAME, the collector authenticates by SCRAM-SHA-512 over TLS.
+When these files change it ends, and its next start reads them. Exit codes: 0 after SIGTERM or new
+credentials, 1 fatal error, 2 invalid environment.
 """
 
 import glob
@@ -54,6 +56,8 @@ class CollectorSettings:
     idempotence: bool
     round_s: int
     """Seconds between rounds that send all new lines; 0: send at once."""
+    credentials: Path | None
+    username: str
 
 
 def settings_from(variables: Mapping[str, str]) -> CollectorSettings:
@@ -70,6 +74,9 @@ def settings_from(variables: Mapping[str, str]) -> CollectorSettings:
     round_s = variables.get("ROUND_S", "0")
     if not (round_s.isascii() and round_s.isdigit()):
         raise CollectorSettingsError(f"ROUND_S {round_s!r} is not a number of seconds")
+    credentials, username = variables.get("CREDENTIALS", ""), variables.get("USERNAME", "")
+    if bool(credentials) != bool(username):
+        raise CollectorSettingsError("CREDENTIALS and USERNAME need each other")
     return CollectorSettings(
         bootstrap=variables["BOOTSTRAP"],
         topic=variables["TOPIC"],
@@ -79,6 +86,8 @@ def settings_from(variables: Mapping[str, str]) -> CollectorSettings:
         metrics_port=int(port),
         idempotence=idempotence == "true",
         round_s=int(round_s),
+        credentials=Path(credentials) if credentials else None,
+        username=username,
     )
 
 
@@ -168,8 +177,10 @@ class Collector:
         settings: CollectorSettings,
         state: delivery.CollectorState,
         sender: delivery.EventSender,
+        login: delivery.Login | None,
     ) -> None:
         self._settings = settings
+        self._login = login
         self._state = state
         self._sender = sender
         self._sources: dict[str, Source] = {}
@@ -183,6 +194,9 @@ class Collector:
         while not self.stop.is_set():
             self.last_pass = now = time.monotonic()
             if now >= next_discovery:
+                if self._has_new_login():
+                    log.info("new credentials in %s; ending", self._settings.credentials)
+                    break
                 self._discover()
                 next_discovery = now + _DISCOVER_S
             sent = self._ship()
@@ -192,6 +206,17 @@ class Collector:
                 next_save = now + _SAVE_S
         self._sender.flush(_LAST_FLUSH_S)
         self.save()
+
+    def _has_new_login(self) -> bool:
+        if self._settings.credentials is None:
+            return False
+        try:
+            found = delivery.read_login(self._settings.credentials, self._settings.username)
+        except ValueError as error:
+            # The former one may still serve.
+            log.warning("failed to read credentials: %s; retrying", error)
+            return False
+        return found != self._login
 
     def _ship(self) -> int:
         """Send new lines if a round is open, and return their number.
@@ -282,14 +307,17 @@ def main() -> int:
     try:
         settings = settings_from(os.environ)
         state = delivery.load_state(settings.state_file)
+        login = None
+        if settings.credentials is not None:
+            login = delivery.read_login(settings.credentials, settings.username)
     except (CollectorSettingsError, ValueError, OSError) as error:
         print(f"odradek-collector: {error}", file=sys.stderr)
         return 2
     producer = Producer(
-        delivery.producer_settings(settings.bootstrap, idempotence=settings.idempotence)
+        delivery.producer_settings(settings.bootstrap, login, idempotence=settings.idempotence)
     )
     sender = delivery.EventSender(producer, settings.topic, state)
-    collector = Collector(settings, state, sender)
+    collector = Collector(settings, state, sender, login)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: collector.stop.set())
 

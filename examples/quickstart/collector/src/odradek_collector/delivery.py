@@ -105,9 +105,41 @@ def save_state(path: Path, state: CollectorState) -> None:
     temporary.rename(path)
 
 
-def producer_settings(bootstrap: str, *, idempotence: bool) -> dict[str, str | int | float | bool]:
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Who the collector is to brokers, and whom it trusts (PEM)."""
+
+    username: str
+    password: str = field(repr=False)
+    authority: str
+
+
+def read_login(folder: Path, username: str) -> Login:
+    """Return the login whose `password` and `ca.crt` are in a folder.
+
+    Raises ValueError, which names the file, if one is missing or empty.
+    """
+    found = []
+    for name in ("password", "ca.crt"):
+        try:
+            text = (folder / name).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ValueError(f"cannot read {folder / name}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{folder / name} is not UTF-8 text") from error
+        if not text.strip():
+            raise ValueError(f"{folder / name} is empty")
+        found.append(text)
+    return Login(username, *found)
+
+
+def producer_settings(
+    bootstrap: str, login: Login | None, *, idempotence: bool
+) -> dict[str, str | int | float | bool]:
     """Return librdkafka's settings. Sending a line is retried forever."""
+    secured = {} if login is None else _secured(login)
     return {
+        **secured,
         "bootstrap.servers": bootstrap,
         "client.id": "odradek-collector",
         "acks": "all",
@@ -120,6 +152,16 @@ def producer_settings(bootstrap: str, *, idempotence: bool) -> dict[str, str | i
         "queue.buffering.max.messages": _QUEUE_MESSAGES,
         "queue.buffering.max.kbytes": _QUEUE_KBYTES,
         "reconnect.backoff.max.ms": 2000,
+    }
+
+
+def _secured(login: Login) -> dict[str, str | int | float | bool]:
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": login.username,
+        "sasl.password": login.password,
+        "ssl.ca.pem": login.authority,
     }
 
 
