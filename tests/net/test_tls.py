@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 import struct
+import subprocess
 import time
 import warnings
 from collections.abc import AsyncIterator, Sequence
@@ -28,6 +29,7 @@ from odradek.protocol.messages.groups import HeartbeatRequest
 from odradek.protocol.regions import Part
 from odradek.security.peers import ClientSecurity
 from odradek.security.tls_contexts import TlsContexts
+from tests.fuzz.strangers import client_hello
 from tests.support import certificates
 from tests.support.file_regions import CountedRegion
 
@@ -65,13 +67,16 @@ def settings_of(issued: certificates.Issued, auth: str = "none") -> TlsSettings:
 
 @contextlib.asynccontextmanager
 async def listening(
-    dispatch: Dispatch, settings: TlsSettings, handshakes: Handshakes | None = None
+    dispatch: Dispatch,
+    settings: TlsSettings,
+    handshakes: Handshakes | None = None,
+    quotas: ConnectionQuotas | None = None,
 ) -> AsyncIterator[Listener]:
     contexts, shared = TlsContexts("SSL", settings), handshakes or Handshakes()
     listener = Listener(
         "127.0.0.1",
         0,
-        ConnectionQuotas(LIMITS),
+        quotas or ConnectionQuotas(LIMITS),
         dispatch,
         secure=lambda sock: TlsTransport(sock, contexts.server, shared),
     )
@@ -113,6 +118,12 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes:
 
 async def echo(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
     return [bytes(frame)]
+
+
+def old_hello(version: int) -> bytes:
+    """Return a ClientHello with one suite and no extensions."""
+    body = struct.pack(">H32xBHHBB", version, 0, 2, 0xC02B, 1, 0)
+    return struct.pack(">BHHB3s", 22, version, len(body) + 4, 1, len(body).to_bytes(3)) + body
 
 
 async def echoed(listener: Listener, context: ssl.SSLContext) -> bytes:
@@ -334,12 +345,119 @@ async def test_handshake_has_a_time_limit(
     handshakes.close()
 
 
+async def test_byte_now_and_then_does_not_make_a_handshake_longer(
+    own: certificates.Issued,
+) -> None:
+    handshakes, contexts = Handshakes(), TlsContexts("SSL", settings_of(own))
+    hello = client_hello()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+
+    async def trickle() -> None:
+        for one in hello[:-1]:
+            theirs.sendall(bytes([one]))
+            await asyncio.sleep(0.01)
+
+    with theirs:
+        transport = TlsTransport(ours, contexts.server, handshakes)
+        trickling = asyncio.create_task(trickle())
+        with pytest.raises(transports.HandshakeError, match="no TLS handshake in"):
+            await transport.handshake(limit_s=0.2)
+        assert not trickling.done()
+        trickling.cancel()
+        transport.close()
+    handshakes.close()
+
+
+async def test_renegotiation_is_refused(own: certificates.Issued) -> None:
+    context = client_context(own)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with listening(echo, settings_of(own)) as listener:
+
+        def renegotiate() -> str:
+            command = ["openssl", "s_client", "-tls1_2", "-connect", f"127.0.0.1:{listener.port}"]
+            done = subprocess.run(
+                command, input=b"R\n", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60
+            )
+            return done.stdout.decode()
+
+        said = await asyncio.to_thread(renegotiate)
+        assert "RENEGOTIATING" in said
+        assert "no renegotiation" in said
+        assert await echoed(listener, context) == b"x"
+
+
+@pytest.mark.parametrize("cut", [1, 5, 100])
+async def test_end_in_the_middle_of_a_record_ends_that_connection_only(
+    own: certificates.Issued, cut: int
+) -> None:
+    context = client_context(own)
+    seen: list[bytes] = []
+
+    async def note(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+        seen.append(bytes(frame))
+        return [b"answer"]
+
+    async with listening(note, settings_of(own)) as listener:
+
+        def leave() -> bytes:
+            with (
+                socket.create_connection(("127.0.0.1", listener.port), 60) as lower,
+                context.wrap_socket(lower, server_hostname="localhost") as tls,
+                socket.socket(fileno=os.dup(tls.fileno())) as raw,
+            ):
+                raw.settimeout(60)
+                raw.sendall((b"\x17\x03\x03\x04\x00" + bytes(1024))[:cut])
+                raw.shutdown(socket.SHUT_WR)
+                found = b""
+                while some := raw.recv(65_536):
+                    found += some
+                return found
+
+        assert len(await asyncio.to_thread(leave)) < 100  # close_notify, and no answer
+        while listener.connection_count:
+            await asyncio.sleep(0.01)
+        assert await echoed(listener, context) == b"answer"
+    assert seen == [b"x"]
+
+
+async def test_pipelined_requests_whose_answers_are_not_read_hold_one_answer(
+    own: certificates.Issued,
+) -> None:
+    size, quotas = 16_000_000, ConnectionQuotas(LIMITS)
+    asked: list[bytes] = []
+
+    async def answer(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+        asked.append(bytes(frame))
+        return [bytes(size)] if asked[-1] == b"large" else [b"small"]
+
+    context = client_context(own)
+    async with listening(answer, settings_of(own), quotas=quotas) as listener:
+
+        def ask() -> ssl.SSLSocket:
+            lower = socket.create_connection(("127.0.0.1", listener.port), 60)
+            tls = context.wrap_socket(lower, server_hostname="localhost")
+            tls.sendall(framed(b"large") * 1000)
+            return tls
+
+        with await asyncio.to_thread(ask):
+            while not quotas.answers.total:
+                await asyncio.sleep(0.01)
+            assert await echoed(listener, context) == b"small"
+            assert asked == [b"large", b"x"]
+            assert quotas.answers.total <= size + 4
+
+
 @pytest.mark.parametrize(
     ("greeting", "cause"),
     [
         (framed(b"\x00\x12\x00\x00" + bytes(20)), "no-tls"),
         (b"GET / HTTP/1.1\r\n\r\n", "no-tls"),
         (b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00", "protocol"),
+        (b"\x16\x03\x01\x40\x00\x01\xff\xff\xff" + bytes(16_380), "protocol"),  # 16 MiB to come
+        # SSL 3.0; and SSL 2.0, in its own form.
+        (old_hello(0x0300), "protocol"),
+        (bytes.fromhex("801c0100020003000000100700c0") + bytes(16), "protocol"),
         (b"", "disconnected"),
     ],
 )
