@@ -151,7 +151,8 @@ def _make(settings: TlsSettings) -> Contexts:
     identity = stores.load_identity(settings.key_store)
     trusted = _trusted(settings)
     server = _context(ssl.PROTOCOL_TLS_SERVER, settings, identity, trusted)
-    # Connections live for long: nobody resumes a session, and none outlives a trusted certificate.
+    # Connections live for long: nobody needs tickets. Python cannot switch off OpenSSL's own memory
+    # of sessions of TLS 1.2, which ends with the context.
     server.options |= ssl.OP_NO_TICKET | ssl.OP_CIPHER_SERVER_PREFERENCE
     server.num_tickets = 0
     if not settings.cipher_suites:
