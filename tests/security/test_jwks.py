@@ -138,8 +138,12 @@ async def test_file_is_read_again(issuer: oauth.Issuer, tmp_path: Path) -> None:
         await until(keys, "renamed")
 
 
-async def test_tokens_wait_for_the_first_look(issuer: oauth.Issuer) -> None:
+async def test_tokens_wait_for_the_first_look(
+    issuer: oauth.Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # A client that is refused while a broker starts would give up for good.
+    monkeypatch.setattr(jwks, "WAIT_S", 60)
+    monkeypatch.setattr(jwks, "FETCH_LIMIT_S", 60)
     asked, go_on = threading.Event(), threading.Event()
     sound = issuer.document
 
@@ -180,6 +184,7 @@ async def test_looks_without_end_are_few(tmp_path: Path, monkeypatch: pytest.Mon
                 await asyncio.sleep(0.01)
             assert threading.active_count() - before <= jwks.MOST_LOOKS
             # Once they end there are new ones.
+            monkeypatch.setattr(jwks, "FETCH_LIMIT_S", 60)
             writer = os.open(pipe, os.O_RDWR)
             pipe.unlink()
             pipe.write_text(json.dumps(DOCUMENT))
