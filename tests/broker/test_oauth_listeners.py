@@ -182,6 +182,9 @@ def test_answers_are_those_of_kafka(setup: Setup) -> None:
     # Within the time that clocks may differ the token is taken, but the session ends at once.
     late = oauth.message(issuer.token("alice", exp=int(time.time()) - 1))
     assert setup.say(late) == [(0, None, b"", 1)]
+    # Java's clients renew it by a clock of nanoseconds in 64 bits, which must not overflow.
+    [(*_, lifetime_ms)] = setup.say(oauth.message(issuer.token("alice", exp=253_402_300_799)))
+    assert 10**12 < lifetime_ms < 2**63 / 10**6
     for wrong in (
         issuer.token("alice", iss="https://elsewhere"),
         issuer.token("alice", aud="others"),

@@ -178,6 +178,70 @@ async def test_frame_in_many_small_records_is_read_to_the_end_of_the_connection(
         assert await asyncio.to_thread(exchange) == frame
 
 
+@contextlib.asynccontextmanager
+async def flooded(issued: certificates.Issued, size: int) -> AsyncIterator[TlsTransport]:
+    """Give the server's end of a connection whose client sends `size` bytes as fast as it can."""
+    contexts, handshakes, client = TlsContexts("SSL", settings_of(issued)), Handshakes(), None
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def flood() -> None:
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port), 60) as lower,
+                client_context(issued).wrap_socket(lower, server_hostname="localhost") as tls,
+            ):
+                tls.sendall(bytes(size))
+                tls.recv(1)
+
+        client = asyncio.create_task(asyncio.to_thread(flood))
+        accepted, _ = await asyncio.to_thread(server.accept)
+    accepted.setblocking(False)
+    transport = TlsTransport(accepted, contexts.server, handshakes)
+    try:
+        await transport.handshake(60)
+        yield transport
+    finally:
+        transport.close()
+        await client
+        handshakes.close()
+
+
+async def test_one_read_of_a_fast_client_has_a_limit(own: certificates.Issued) -> None:
+    size = 24 * 1024 * 1024
+    buffer, counts = memoryview(bytearray(size)), []
+    async with flooded(own, size) as transport, asyncio.timeout(60):
+        found = 0
+        while found < size:
+            try:
+                counts.append(transport.recv_into(buffer[found:]))
+            except BlockingIOError:
+                # The client's thread, which has to be faster than we are.
+                await asyncio.sleep(0)
+                continue
+            found += counts[-1]
+    assert max(counts) <= 1024 * 1024
+
+
+async def test_reads_of_one_client_in_a_turn_have_a_limit(own: certificates.Issued) -> None:
+    reads = 0
+    async with flooded(own, 4 * 1024 * 1024) as transport, asyncio.timeout(60):
+        one = memoryview(bytearray(1))
+
+        def read() -> None:
+            nonlocal reads
+            with contextlib.suppress(BlockingIOError):
+                reads += transport.recv_into(one)
+
+        transport.start_reading(read)
+        while not reads:
+            await asyncio.sleep(0)
+        before = reads
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert reads - before <= 102 * 8
+
+
 async def test_client_that_gathers_small_writes_is_not_held_up(own: certificates.Issued) -> None:
     context = client_context(own)
     async with listening(echo, settings_of(own)) as listener:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import ssl
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from odradek.oauth_settings import OauthSettings
 from odradek.security import jwks
@@ -18,6 +22,14 @@ from odradek.security.tokens import TokenHeader
 from tests.support import oauth
 
 NEVER_MS = 10**9
+DOCUMENT = {
+    "keys": [
+        jwt.algorithms.ECAlgorithm.to_jwk(
+            ec.generate_private_key(ec.SECP256R1()).public_key(), as_dict=True
+        )
+        | {"kid": "one"}
+    ]
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +60,9 @@ async def running(keys: Jwks) -> AsyncIterator[None]:
             await task
 
 
-async def until(keys: Jwks, kid: str) -> None:
+async def until(keys: Jwks, kid: str, algorithm: str = "RS256") -> None:
     async with asyncio.timeout(60):
-        while not keys._keys or not await keys.find(TokenHeader(kid, "RS256")):
+        while not keys._keys or not await keys.find(TokenHeader(kid, algorithm)):
             await asyncio.sleep(0.01)
 
 
@@ -86,6 +98,7 @@ async def test_keys_stay_while_the_endpoint_fails(issuer: oauth.Issuer) -> None:
             (302, b""),
             (200, b"<html>"),
             (200, b'{"keys": []}'),
+            (200, b'{"keys": [{"kty": "RSA", "key_ops": null}]}'),
             (200, b"[" * 100_000),
             (200, b" " * (jwks.MOST_BYTES + 1)),
         ):
@@ -123,3 +136,77 @@ async def test_file_is_read_again(issuer: oauth.Issuer, tmp_path: Path) -> None:
         document["keys"][0]["kid"] = "renamed"
         path.write_text(json.dumps(document))
         await until(keys, "renamed")
+
+
+async def test_tokens_wait_for_the_first_look(
+    issuer: oauth.Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A client that is refused while a broker starts would give up for good.
+    monkeypatch.setattr(jwks, "WAIT_S", 60)
+    monkeypatch.setattr(jwks, "FETCH_LIMIT_S", 60)
+    asked, go_on = threading.Event(), threading.Event()
+    sound = issuer.document
+
+    def late() -> tuple[int, bytes]:
+        asked.set()
+        assert go_on.wait(60)
+        return sound()
+
+    issuer.document = late
+    keys = Jwks("CLIENTS", OauthSettings(f"{issuer.url}/jwks"), context(issuer))
+    try:
+        async with running(keys), asyncio.timeout(60):
+            await asyncio.to_thread(asked.wait)
+            finding = [
+                asyncio.create_task(keys.find(TokenHeader(kid, "RS256")))
+                for kid in (issuer.kid, None)
+            ]
+            await asyncio.sleep(0)
+            assert not any(one.done() for one in finding)
+            go_on.set()
+            assert all(len(one) == 1 for one in await asyncio.gather(*finding))
+    finally:
+        go_on.set()
+        issuer.document = sound
+
+
+async def test_looks_without_end_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A pipe that nobody writes to holds up whoever opens it, as a silent name server does.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setattr(jwks, "FETCH_LIMIT_S", 0.01)
+    settings = OauthSettings(f"file://{pipe}", backoff_ms=1, backoff_max_ms=1)
+    keys = Jwks("CLIENTS", settings)
+    before = threading.active_count()
+    try:
+        async with running(keys), asyncio.timeout(60):
+            while keys.failed < 5 * jwks.MOST_LOOKS:
+                await asyncio.sleep(0.01)
+            assert threading.active_count() - before <= jwks.MOST_LOOKS
+            # Once they end there are new ones.
+            monkeypatch.setattr(jwks, "FETCH_LIMIT_S", 60)
+            writer = os.open(pipe, os.O_RDWR)
+            pipe.unlink()
+            pipe.write_text(json.dumps(DOCUMENT))
+            os.close(writer)
+            await until(keys, "one", "ES256")
+    finally:
+        # Lets the threads of a failed test end.
+        if pipe.is_fifo():
+            os.close(os.open(pipe, os.O_RDWR))
+
+
+async def test_answer_that_trickles_has_a_time_limit(
+    issuer: oauth.Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = issuer.document
+    issuer.document = lambda: (200, b" " * jwks.MOST_BYTES)
+    monkeypatch.setattr(jwks, "FETCH_LIMIT_S", 0.05)
+    monkeypatch.setattr(jwks, "_PIECE", 1)
+    try:
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(
+                jwks.fetch, OauthSettings(f"{issuer.url}/jwks"), context(issuer)
+            )
+    finally:
+        issuer.document = sound

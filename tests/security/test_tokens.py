@@ -24,7 +24,9 @@ from tests.support.sampling import how_many
 RSA = rsa.generate_private_key(65537, 2048)
 EC = ec.generate_private_key(ec.SECP256R1())
 NOW = int(time.time())
-CLAIMS = {"sub": "alice", "iss": "i", "aud": "a", "iat": NOW, "exp": NOW + 600}
+# A test may run long after it was collected.
+DAYS_S = 10 * 86_400
+CLAIMS = {"sub": "alice", "iss": "i", "aud": "a", "iat": NOW, "exp": NOW + DAYS_S}
 SETTINGS = OauthSettings("file:///keys", issuer="i", audiences=("b", "a"), clock_skew_s=0)
 
 
@@ -58,7 +60,7 @@ def whose(
 
 def test_tokens_of_all_algorithms_are_taken() -> None:
     for algorithm in ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"):
-        assert whose(signed(RSA, algorithm)) == TokenIdentity("alice", NOW + 600)
+        assert whose(signed(RSA, algorithm)) == TokenIdentity("alice", NOW + DAYS_S)
     assert whose(signed(EC, "ES256", "e")).user == "alice"
     # One without a name may be of any key that fits.
     assert whose(signed(kid=None)).user == "alice"
@@ -103,9 +105,13 @@ def test_forged_tokens_are_refused() -> None:
         ({"exp": None}, "exp"),
         ({"exp": "soon"}, "exp|Expiration"),
         ({"exp": 1e400}, "exp"),
+        ({"exp": str(NOW + DAYS_S)}, "exp is no number"),
+        ({"iat": str(NOW)}, "iat is no number"),
+        ({"iat": True}, "iat is no number"),
+        ({"nbf": "1"}, "nbf is no number"),
         ({"iat": None}, "iat"),
-        ({"iat": NOW + 600}, "iat"),
-        ({"nbf": NOW + 600}, "nbf"),
+        ({"iat": NOW + DAYS_S}, "iat"),
+        ({"nbf": NOW + DAYS_S}, "nbf"),
         ({"iss": None}, "iss"),
         ({"iss": "I"}, "issuer"),
         ({"aud": None}, "aud"),
@@ -127,7 +133,7 @@ def test_claims_that_are_wrong_or_missing_are_refused(claims: dict[str, Any], re
 
 
 def test_claims_are_read_as_settings_say() -> None:
-    settings = OauthSettings("file:///k", user_claim="client_id", clock_skew_s=60)
+    settings = OauthSettings("file:///k", user_claim="client_id", clock_skew_s=DAYS_S)
     late = signed(client_id="job", sub=7, exp=NOW - 5, aud=None, iss=None, scope="a b")
     assert whose(late, settings=settings) == TokenIdentity("job", NOW - 5)
     # As in Kafka: who expects no audience takes no token that is for one.
@@ -139,6 +145,7 @@ def test_claims_are_read_as_settings_say() -> None:
 
 def test_keys_that_cannot_check_signatures_are_passed_over() -> None:
     good = jwk(RSA, kid="good", alg="PS256")
+    operations: tuple[object, ...] = (None, 7, {}, "verify", ["wrapKey"])
     listed = [
         7,
         {},
@@ -147,7 +154,7 @@ def test_keys_that_cannot_check_signatures_are_passed_over() -> None:
         {"kty": ["RSA"]},
         jwk(rsa.generate_private_key(65537, 1024), kid="weak"),
         jwk(RSA, kid="encrypts", use="enc"),
-        jwk(RSA, kid="wraps", key_ops=["wrapKey"]),
+        *(jwk(RSA, kid="other", key_ops=one) for one in operations),
         jwk(RSA, kid=7),
         jwk(EC, kid="other", alg="RS256"),
         jwk(ec.generate_private_key(ec.SECP256K1()), kid="curve"),

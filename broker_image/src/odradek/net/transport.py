@@ -44,6 +44,8 @@ _HANDSHAKE_THREADS: Final = 2
 PIECE_BYTES: Final = 64 * 1024
 # Most cipher text taken from a socket in one call.
 _TAKEN_BYTES: Final = 256 * 1024
+# Most cipher text taken in one read, however fast the peer is: others wait.
+_TAKEN_A_READ: Final = 3 * _TAKEN_BYTES
 # Reads of one connection in a row before the others.
 _READS_A_TURN: Final = 8
 # About one TLS record. OpenSSL's buffer of what arrives never shrinks, so it gets no more at once.
@@ -191,6 +193,7 @@ class TlsTransport:
         # How much of the present piece is encrypted, and does not count as sent yet.
         self._owed = 0
         self._may_have_more = False
+        self._reads_soon = False
         # Why there is nothing more to decrypt, once what came before is read.
         self._end: ssl.SSLError | None = None
         self._on_readable: Callable[[], None] | None = None
@@ -284,8 +287,8 @@ class TlsTransport:
     def recv_into(self, buffer: memoryview, /) -> int:
         """Return how many bytes came, 0 at the end. Raises OSError."""
         assert self._tls is not None, "no handshake"
-        found, has_ended = self._decrypt(buffer), False
-        while found < len(buffer) and self._end is None:
+        found, has_ended, left = self._decrypt(buffer), False, _TAKEN_A_READ
+        while found < len(buffer) and self._end is None and left > 0:
             wanted = max(_RECORD_BYTES, min(len(buffer) - found, _TAKEN_BYTES))
             taken = self._handshakes.scratch[:wanted]
             try:
@@ -293,6 +296,7 @@ class TlsTransport:
             except BlockingIOError:
                 break
             has_ended = not count
+            left -= count
             for start in range(0, count, _RECORD_BYTES):
                 self._incoming.write(taken[start : min(start + _RECORD_BYTES, count)])
                 found += self._decrypt(buffer[found:])
@@ -338,21 +342,32 @@ class TlsTransport:
         self._on_readable = callback
         self._watch()
         if self._may_have_more:
-            self._loop.call_soon(self._read)
+            self._read_soon()
 
     def stop_reading(self) -> None:
         """Stop calling it."""
         self._on_readable = None
         self._watch()
 
+    def _read_soon(self) -> None:
+        if not self._reads_soon:
+            self._reads_soon = True
+            self._loop.call_soon(self._read_now)
+
+    def _read_now(self) -> None:
+        self._reads_soon = False
+        self._read()
+
     def _read(self) -> None:
+        if self._reads_soon:
+            return  # both in one turn would be twice the share of this connection
         for _ in range(_READS_A_TURN):
             if self._closed or self._on_readable is None:
                 return
             self._on_readable()
             if not self._may_have_more:
                 return
-        self._loop.call_soon(self._read)
+        self._read_soon()
 
     # --- writing ---
 

@@ -27,7 +27,7 @@ from odradek.net.connection import ClientInfo, Connection, Dispatch
 from odradek.net.frame import ProtocolViolation
 from odradek.net.rare_log import RareLog
 from odradek.oauth_settings import OAUTHBEARER
-from odradek.properties import INT_MAX, LONG_MAX
+from odradek.properties import INT_MAX
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS, ApiKey
 from odradek.protocol.codec import MalformedError
@@ -46,6 +46,8 @@ from odradek.values import Principal
 logger = logging.getLogger(__name__)
 
 AUTHENTICATION_LIMIT_S: Final = 30.0
+# Java's clients count nanoseconds, in 64 bits: 292 years.
+_LONGEST_SESSION_MS: Final = 100 * 365 * 86_400_000
 # Strangers choose what a reason quotes.
 _LONGEST_REASON: Final = 200
 _KEY_AND_VERSION: Final = struct.Struct(">hh")
@@ -316,7 +318,7 @@ def _session_ms(most_ms: int, ends_s: float | None) -> int:
     """
     if ends_s is None:
         return most_ms
-    left_ms = max(1, int(min(1000 * ends_s, LONG_MAX)) - wall_ms())
+    left_ms = min(max(1, int(1000 * ends_s) - wall_ms()), _LONGEST_SESSION_MS)
     return min(left_ms, most_ms) if most_ms else left_ms
 
 

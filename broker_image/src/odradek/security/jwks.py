@@ -32,6 +32,8 @@ APART_S: Final = 10.0
 # A token waits no longer for one.
 WAIT_S: Final = 5.0
 FETCH_LIMIT_S: Final = 10.0
+# Looks that still go on in their threads, though nobody waits for them any more.
+MOST_LOOKS: Final = 4
 MOST_BYTES: Final = 1024 * 1024
 _PIECE: Final = 64 * 1024
 
@@ -56,6 +58,9 @@ class Jwks:
         self._keys: tuple[Key, ...] = ()
         self._fetched_s: float | None = None
         self._looked_s = -APART_S
+        # The first look is to come: who asks before may wait for it.
+        self._is_looking = True
+        self._unfinished = 0
         self._wanted = asyncio.Event()
         self._looked = asyncio.Event()
         self._log = RareLog(logger)
@@ -68,9 +73,12 @@ class Jwks:
     async def find(self, header: TokenHeader) -> list[Key]:
         """Return the keys that may have signed a token; wait for new ones if that may help."""
         found = tokens.fitting(self._keys, header)
-        if found or header.kid is None or self._clock() - self._looked_s < APART_S:
+        if found:
             return found
-        self._wanted.set()
+        if not self._is_looking:
+            if header.kid is None or self._clock() - self._looked_s < APART_S:
+                return found
+            self._wanted.set()
         try:
             async with asyncio.timeout(WAIT_S):
                 await self._looked.wait()
@@ -83,7 +91,10 @@ class Jwks:
         backoff_ms = self._settings.backoff_ms
         while True:
             self._wanted.clear()
-            if await self._look():
+            self._is_looking = True
+            is_done = await self._look()
+            self._is_looking = False
+            if is_done:
                 pause_ms, backoff_ms = self._settings.refresh_ms, self._settings.backoff_ms
             else:
                 pause_ms = backoff_ms
@@ -101,8 +112,8 @@ class Jwks:
         self._looked_s = self._clock()
         try:
             async with asyncio.timeout(FETCH_LIMIT_S):
-                keys = await _in_thread(lambda: fetch(self._settings, self._context))
-        except (OSError, ValueError, http.client.HTTPException, RecursionError) as error:
+                keys = await self._in_thread(lambda: fetch(self._settings, self._context))
+        except Exception as error:  # as for want of memory or of a thread, too
             self.failed += 1
             self._log.log(
                 logging.WARNING,
@@ -122,6 +133,42 @@ class Jwks:
         self._keys, self._fetched_s = keys, self._clock()
         return True
 
+    async def _in_thread(self, work: Callable[[], tuple[Key, ...]]) -> tuple[Key, ...]:
+        """Return the result of work in a thread of its own.
+
+        Neither the end of the process nor other work waits for it: a name server may be silent.
+        Raises OSError while earlier ones go on and on.
+        """
+        if self._unfinished >= MOST_LOOKS:
+            raise OSError(f"{self._unfinished} earlier tries have no answer yet")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[tuple[Key, ...]] = loop.create_future()
+
+        def settle(keys: tuple[Key, ...], error: Exception | None) -> None:
+            self._unfinished -= 1
+            if done.cancelled():
+                return
+            if error is None:
+                done.set_result(keys)
+            else:
+                done.set_exception(error)
+
+        def run() -> None:
+            keys: tuple[Key, ...] = ()
+            failure: Exception | None = None
+            try:
+                keys = work()
+            except Exception as error:
+                failure = error
+            try:
+                loop.call_soon_threadsafe(settle, keys, failure)
+            except RuntimeError:
+                return  # the broker has stopped
+
+        threading.Thread(target=run, name="keys", daemon=True).start()
+        self._unfinished += 1
+        return await done
+
 
 def fetch(settings: OauthSettings, context: ssl.SSLContext | None) -> tuple[Key, ...]:
     """Return the keys of an endpoint or of a file.
@@ -140,6 +187,7 @@ def fetch(settings: OauthSettings, context: ssl.SSLContext | None) -> tuple[Key,
 
 
 def _get(url: str, context: ssl.SSLContext | None) -> bytes:
+    until = time.monotonic() + FETCH_LIMIT_S
     parts = urlsplit(url)
     assert parts.hostname is not None
     connection = http.client.HTTPSConnection(
@@ -155,36 +203,6 @@ def _get(url: str, context: ssl.SSLContext | None) -> bytes:
             data = bytearray()
             while len(data) <= MOST_BYTES and (piece := answer.read1(_PIECE)):
                 data += piece
+                if time.monotonic() > until:
+                    raise TimeoutError("it answers too slowly")
             return bytes(data)
-
-
-async def _in_thread(work: Callable[[], tuple[Key, ...]]) -> tuple[Key, ...]:
-    """Return the result of work in a thread of its own.
-
-    Neither the end of the process nor other work waits for it: a name server may be silent.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[tuple[Key, ...]] = loop.create_future()
-
-    def settle(keys: tuple[Key, ...], error: Exception | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(keys)
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        keys: tuple[Key, ...] = ()
-        failure: Exception | None = None
-        try:
-            keys = work()
-        except Exception as error:
-            failure = error
-        try:
-            loop.call_soon_threadsafe(settle, keys, failure)
-        except RuntimeError:
-            return  # the broker has stopped
-
-    threading.Thread(target=run, name="keys", daemon=True).start()
-    return await done

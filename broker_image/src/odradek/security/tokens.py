@@ -28,6 +28,7 @@ _BY_CURVE: Final = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES
 _PUBLIC: Final = ("kty", "crv", "n", "e", "x", "y")
 # Beyond it a float cannot tell seconds apart.
 _LATEST_S: Final = 2**53
+_DATES: Final = ("exp", "iat", "nbf")
 _NAME: Final = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _MESSAGE: Final = re.compile(
     rf"n,(?:a=({_NAME}))?,\x01((?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
@@ -115,7 +116,9 @@ def read_keys(document: object) -> tuple[Key, ...]:
 
 def _key(given: Mapping[str, Any]) -> Key | None:
     operations = given.get("key_ops", ["verify"])
-    if given.get("use", "sig") != "sig" or "verify" not in operations:
+    if not isinstance(operations, list) or "verify" not in operations:
+        return None
+    if given.get("use", "sig") != "sig":
         return None
     numbers = {name: given[name] for name in _PUBLIC if name in given}
     kind = numbers.get("kty")
@@ -194,6 +197,10 @@ def _claims(token: str, header: TokenHeader, key: Key, settings: OauthSettings) 
         leeway=settings.clock_skew_s,
         options={"require": ["exp", "iat"], "verify_sub": False, "verify_jti": False},
     )
+    for name in _DATES:
+        # The library takes text, and true, too.
+        if type(claims.get(name, 0)) not in (int, float):
+            raise TokenError(f"{name} is no number")
     return claims
 
 
