@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def dry_run(kubectl: Kubectl, *objects: Manifest, kind: str = "create") -> str:
 def test_no_example_is_left_out() -> None:
     tried = {*files("kubectl"), *files("argocd"), *files("flux"), *files("helm")}
     others = set(EXAMPLES.rglob("*.yaml")) - tried
-    assert {file.parent.name for file in others} == {"quickstart"}
+    assert {file.parent.name for file in others} == {"quickstart", "plain"}
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,34 @@ def test_quickstart_is_accepted_whole(kubectl: Kubectl) -> None:
     answer = dry_run(kubectl, *objects, kind="apply")
     for expected in ("main", "cluster-logs", "log-counts"):
         assert f"/{expected} created (server dry run)" in answer
+
+
+def rendered_plain(kubectl: Kubectl, folder: Path) -> list[Manifest]:
+    """Return the quickstart with its component plain, as if its line were switched on."""
+    quickstart = os.path.relpath(EXAMPLES / "quickstart", folder)
+    choice = {"resources": [quickstart], "components": [f"{quickstart}/plain"]}
+    (folder / "kustomization.yaml").write_text(json.dumps(choice))
+    return list(yaml_text.load_all(kubectl("kustomize", str(folder))))
+
+
+def test_quickstart_can_be_switched_to_plain_text(kubectl: Kubectl, tmp_path: Path) -> None:
+    line = "\n# components: [plain]\n"
+    assert line in (EXAMPLES / "quickstart/kustomization.yaml").read_text()
+    objects = rendered_plain(kubectl, tmp_path)
+    assert "main created (server dry run)" in dry_run(kubectl, *objects, kind="apply")
+    (cluster,) = [one for one in objects if one["kind"] == "KafkaCluster"]
+    assert not {"listeners", "authorization"} & {*cluster["spec"]}
+    collectors = [one for one in objects if one["metadata"]["name"].startswith("collector")]
+    pods = [one["spec"]["template"]["spec"] for one in collectors if "template" in one["spec"]]
+    assert len(pods) == 2
+    for pod in pods:
+        (container,) = pod["containers"]
+        found = {one["name"]: one.get("value") for one in container["env"]}
+        assert found["BOOTSTRAP"] == "main-brokers.logs.svc.cluster.local:9092"
+        assert not {"CREDENTIALS", "USERNAME"} & {*found}
+        mounted = {one["name"] for one in container["volumeMounts"]}
+        assert mounted == {one["name"] for one in pod["volumes"]}
+        assert "credentials" not in mounted
 
 
 def test_quickstart_images_are_the_ones_that_are_built(kubectl: Kubectl) -> None:

@@ -147,6 +147,7 @@ def test_cluster_that_the_notes_propose_is_accepted(
     kubectl("get", "service", host)
     # Without these a node that runs out of memory ends a broker first.
     assert set(cluster["spec"]["brokers"]["resources"]) == {"requests", "limits"}
+    assert all(one["tls"] for one in cluster["spec"]["listeners"])
     assert "created (server dry run)" in dry_run(kubectl, cluster)
 
 

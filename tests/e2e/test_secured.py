@@ -68,20 +68,33 @@ def send(producer: Producer, name: str) -> KafkaError | None:
 def test_a_user_gets_in_and_is_shut_out_when_it_is_deleted(
     kubectl: Kubectl, healthy: None, bootstrap: str
 ) -> None:
-    name = "belongs"
     assert kubectl.condition("kafkacluster", "main", "Secured")["status"] == "True"
+    name = "belongs"
     kubectl.apply(topic(name, partitions=1))
-    wait_for(kubectl, "topic", name, "Synced")
+    try:
+        wait_for(kubectl, "topic", name, "Synced")
+        comes_and_goes(kubectl, bootstrap, name)
+    finally:
+        kubectl("delete", "user", name, "--ignore-not-found", "--timeout=120s")
+        kubectl("delete", "topic", name, "--timeout=120s")
+
+
+def comes_and_goes(kubectl: Kubectl, bootstrap: str, name: str) -> None:
+    """Create a User for a topic, work as this user, delete it, and be refused."""
     began = time.monotonic()
     kubectl.apply(user(name, name))
     given = eventually(lambda: scram(kubectl, name), "the Secret of the User", 120, 0.1)
-    options = {"bootstrap.servers": bootstrap, "message.timeout.ms": 5000, **QUIET, **given}
+    options: dict[str, str | int | float | bool] = {
+        "bootstrap.servers": bootstrap,
+        **QUIET,
+        **given,
+    }
     # A client that begins before the brokers know the user tries again.
-    producer = Producer(options)
+    producer = Producer({**options, "message.timeout.ms": 5000})
     eventually(lambda: send(producer, name) is None, "the user writes", 120, 0.1)
     worked_s = time.monotonic() - began
     # What its ACLs do not name it may not even see.
-    assert set(AdminClient({**options}).list_topics(timeout=60).topics) == {name}
+    assert set(AdminClient(options).list_topics(timeout=60).topics) == {name}
 
     began = time.monotonic()
     kubectl("delete", "user", name, "--timeout=120s")
@@ -96,7 +109,7 @@ def test_a_user_gets_in_and_is_shut_out_when_it_is_deleted(
 
     def stays_out() -> bool:
         told: list[KafkaError] = []
-        client = AdminClient({**options, "error_cb": told.append})
+        client = AdminClient(options, error_cb=told.append)
         with pytest.raises(KafkaException):
             client.list_topics(timeout=5)
         client.poll(0)
@@ -106,7 +119,6 @@ def test_a_user_gets_in_and_is_shut_out_when_it_is_deleted(
     eventually(stays_out, "a new connection is refused", 120, 0.1)
     out_s = time.monotonic() - began
     print(f"a User works after {worked_s:.1f} s, and is shut out {out_s:.1f} s after its deletion")
-    kubectl("delete", "topic", name, "--timeout=120s")
 
 
 def served(address: str, authority: str) -> str:

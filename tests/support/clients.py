@@ -49,7 +49,7 @@ def login(bootstrap: str) -> Mapping[str, str]:
     return _LOGINS.get(bootstrap.split(",")[0], {})
 
 
-def settings(bootstrap: str) -> dict[str, object]:
+def settings(bootstrap: str) -> dict[str, str | int | float | bool]:
     """Return the settings that every client of these brokers needs."""
     return {"bootstrap.servers": bootstrap, **QUIET, **login(bootstrap)}
 
