@@ -36,7 +36,7 @@ def resource(kind: str, name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-class Place:
+class ShownResources:
     """A namespace with resources whose statuses are as the operator writes them."""
 
     def __init__(self, server: ApiServer, folder: Path) -> None:
@@ -76,9 +76,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Place:
+def place(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> ShownResources:
     api_server.install_crds()
-    made = Place(api_server, tmp_path_factory.mktemp("kubeconfigs"))
+    made = ShownResources(api_server, tmp_path_factory.mktemp("kubeconfigs"))
     job = {
         "sql": f"SELECT '{HOSTILE}' AS x FROM source",
         "sink": {"parquet": {"path": "/t"}},
@@ -122,7 +122,7 @@ def place(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Pl
     return made
 
 
-def started(place: Place, folder: Path, kubeconfig: Path, *options: str) -> Running:
+def started(place: ShownResources, folder: Path, kubeconfig: Path, *options: str) -> Running:
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
     words = ("--kubernetes", *options)
     return Running(folder, NO_BROKER, *words, environment=environment)
@@ -134,7 +134,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def console(place: Place, folder: Path) -> Iterator[Running]:
+def console(place: ShownResources, folder: Path) -> Iterator[Running]:
     """A console that may change the resources of the one namespace."""
     options = ("--writable", "--namespace", place.namespace)
     running = started(place, folder, place.server.kubeconfig, *options)
@@ -153,7 +153,7 @@ def submit(console: Running, path: str, **fields: str) -> tuple[int, str]:
 
 
 def test_pages_show_jobs_and_reassignments_as_their_status_says(
-    console: Running, place: Place
+    console: Running, place: ShownResources
 ) -> None:
     listed = console.page("/jobs")
     assert "copier" in listed
@@ -175,7 +175,9 @@ def test_pages_show_jobs_and_reassignments_as_their_status_says(
     assert "There is no plan yet." in fresh
 
 
-def test_an_approval_holds_for_the_plan_that_was_shown(console: Running, place: Place) -> None:
+def test_an_approval_holds_for_the_plan_that_was_shown(
+    console: Running, place: ShownResources
+) -> None:
     place.reassignment("asks", phase="AwaitingApproval", planHash=HASH)
     path = f"/reassignments/{place.namespace}/asks"
     assert f"Approve plan {HASH}" in console.page(path)
@@ -195,7 +197,7 @@ def test_an_approval_holds_for_the_plan_that_was_shown(console: Running, place: 
     assert (status, "does not wait for an approval" in text) == (409, True)
 
 
-def test_a_plan_is_approved_once(console: Running, place: Place) -> None:
+def test_a_plan_is_approved_once(console: Running, place: ShownResources) -> None:
     place.reassignment("once", phase="AwaitingApproval", planHash=HASH)
     path = f"/reassignments/{place.namespace}/once"
     assert submit(console, f"{path}/approve", hash=HASH)[0] == 303
@@ -204,7 +206,9 @@ def test_a_plan_is_approved_once(console: Running, place: Place) -> None:
     assert "is approved" in page
 
 
-def test_cancel_is_asked_for_once_and_not_at_the_end(console: Running, place: Place) -> None:
+def test_cancel_is_asked_for_once_and_not_at_the_end(
+    console: Running, place: ShownResources
+) -> None:
     place.reassignment("ends", phase="Running", planHash=HASH)
     path = f"/reassignments/{place.namespace}/ends"
     assert "Cancel this reassignment" in console.page(path)
@@ -235,15 +239,15 @@ def test_cancel_is_asked_for_once_and_not_at_the_end(console: Running, place: Pl
         "x" * 300,
     ],
 )
-def test_names_lead_to_no_other_object(console: Running, place: Place, name: str) -> None:
+def test_names_lead_to_no_other_object(console: Running, place: ShownResources, name: str) -> None:
     said = console.said(f"/reassignments/{place.namespace}/{name}", 404)
     assert said in ("There is no such Reassignment.", "There is no such page.")
 
 
 def test_one_namespace_is_all_that_a_console_of_it_shows(
-    place: Place, folder: Path, console: Running
+    place: ShownResources, folder: Path, console: Running
 ) -> None:
-    other = Place(place.server, place.folder)
+    other = ShownResources(place.server, place.folder)
     other.reassignment("elsewhere", phase="AwaitingApproval", planHash=HASH)
     assert "elsewhere" not in console.page("/reassignments")
     path = f"/reassignments/{other.namespace}/elsewhere"
@@ -253,7 +257,7 @@ def test_one_namespace_is_all_that_a_console_of_it_shows(
 
 
 def test_without_writable_nothing_is_offered_and_nothing_changes(
-    place: Place, folder: Path
+    place: ShownResources, folder: Path
 ) -> None:
     place.reassignment("kept", phase="AwaitingApproval", planHash=HASH)
     path = f"/reassignments/{place.namespace}/kept"
@@ -274,7 +278,7 @@ def test_without_writable_nothing_is_offered_and_nothing_changes(
 
 
 def test_without_rights_pages_say_so_and_not_that_there_is_nothing(
-    place: Place, folder: Path
+    place: ShownResources, folder: Path
 ) -> None:
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody"}}
     place.kubectl.apply(account)
@@ -292,7 +296,7 @@ def test_without_rights_pages_say_so_and_not_that_there_is_nothing(
 
 
 def test_without_an_api_server_pages_say_so_and_not_that_there_is_nothing(
-    place: Place, folder: Path
+    place: ShownResources, folder: Path
 ) -> None:
     port = free_port()
     kubeconfig = place.kubeconfig("away", server=f"https://127.0.0.1:{port}")
