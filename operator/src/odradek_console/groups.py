@@ -34,7 +34,7 @@ _PATIENCE_S: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class ListedGroup:
+class GroupEntry:
     """A group in a list; `node` coordinates it."""
 
     name: str
@@ -46,12 +46,12 @@ class ListedGroup:
 class GroupList:
     """All groups by name. `failures` are the brokers that did not tell theirs, and why."""
 
-    groups: Mapping[str, ListedGroup]
+    groups: Mapping[str, GroupEntry]
     failures: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionLag:
+class LagRow:
     """A partition of a group; what is unknown is None."""
 
     partition: TopicPartition
@@ -71,7 +71,7 @@ class GroupView:
     node: int
     strategy: str = ""
     members: tuple[MemberDescription, ...] = ()
-    partitions: tuple[PartitionLag, ...] = ()
+    partitions: tuple[LagRow, ...] = ()
     why: str = ""
 
     @property
@@ -83,7 +83,7 @@ class GroupView:
 
 
 @dataclass(slots=True)
-class _Read:
+class _GroupAnswers:
     """What the coordinators tell of groups, as it comes in."""
 
     described: dict[str, groups.DescribedGroup] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class GroupReader:
     async def _list(self) -> GroupList:
         observation = await self._cluster.look()
         failures = {one.broker: one.why for one in observation.silent}
-        found: dict[str, ListedGroup] = {}
+        found: dict[str, GroupEntry] = {}
 
         async def ask(node: int) -> None:
             try:
@@ -118,14 +118,14 @@ class GroupReader:
             if answer.error_code != ErrorCode.NONE:
                 failures[node] = f"broker {node}: {name_of(answer.error_code)}"
             for one in answer.groups:
-                found[one.group_id] = ListedGroup(one.group_id, one.group_state, node)
+                found[one.group_id] = GroupEntry(one.group_id, one.group_state, node)
 
         await asyncio.gather(*(ask(one.broker) for one in observation.brokers if not one.why))
         return GroupList(dict(sorted(found.items())), failures)
 
-    async def views(self, listed: Collection[ListedGroup]) -> list[GroupView]:
+    async def views(self, listed: Collection[GroupEntry]) -> list[GroupView]:
         """Return these groups with members and lags, in this order."""
-        read = _Read()
+        read = _GroupAnswers()
         by_node: dict[int, list[str]] = {}
         for one in listed:
             by_node.setdefault(one.node, []).append(one.name)
@@ -141,7 +141,7 @@ class GroupReader:
         bounds = await self._cluster.bounds(wanted) if wanted else {}
         return [_view(one, read, assigned.get(one.name, {}), bounds) for one in listed]
 
-    async def _read(self, read: _Read, node: int, names: list[str]) -> None:
+    async def _read(self, read: _GroupAnswers, node: int, names: list[str]) -> None:
         client = self._cluster.client
 
         async def offsets(name: str) -> None:
@@ -192,8 +192,8 @@ def _assigned(one: groups.DescribedGroup) -> dict[TopicPartition, str]:
 
 
 def _view(
-    listed: ListedGroup,
-    read: _Read,
+    listed: GroupEntry,
+    read: _GroupAnswers,
     assigned: Mapping[TopicPartition, str],
     bounds: Mapping[TopicPartition, tuple[int, int]],
 ) -> GroupView:
@@ -208,7 +208,7 @@ def _view(
         offset = committed.get(partition)
         unread = rule.lag(offset, start, end)
         member = assigned.get(partition, "")
-        partitions.append(PartitionLag(partition, offset, start, end, unread, member))
+        partitions.append(LagRow(partition, offset, start, end, unread, member))
     members = tuple(
         MemberDescription(
             one.member_id,
