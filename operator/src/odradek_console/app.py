@@ -77,14 +77,14 @@ def _resources(settings: ConsoleSettings) -> tuple[ResourceReader | None, str]:
     if not settings.kubernetes:
         return None, NO_KUBERNETES
     # A second of imports, which only Kubernetes needs.
-    from kubernetes.config import ConfigException
-
     from odradek_operator.shared import kube
 
     try:
         return ResourceReader(kube.connect(), settings.namespace), ""
-    except (ConfigException, OSError) as error:
-        raise ToolError(f"--kubernetes: {error}") from error
+    # The library raises whatever a file that is no kubeconfig makes it stumble over.
+    except Exception as error:
+        why = " ".join(str(error).split())
+        raise ToolError(f"--kubernetes: cannot use the kubeconfig: {why}") from error
 
 
 async def _running(app: web.Application) -> AsyncIterator[None]:

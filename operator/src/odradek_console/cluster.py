@@ -64,11 +64,12 @@ class Kept(Generic[ValueT]):
             self._task = asyncio.create_task(self._renew())
             self._task.add_done_callback(self._forget)
         patience = None if self._value is None else _PATIENCE_S
+        former = self._value
         done, _ = await asyncio.wait([self._task], timeout=patience)
         if done:
             return done.pop().result()
-        assert self._value is not None
-        return self._value
+        assert former is not None
+        return former
 
     def _forget(self, task: asyncio.Task[ValueT]) -> None:
         self._task = None
@@ -78,7 +79,12 @@ class Kept(Generic[ValueT]):
 
     async def _renew(self) -> ValueT:
         began = time.monotonic()
-        self._value = await self._read()
+        try:
+            self._value = await self._read()
+        except ToolError:
+            # What was true once is not shown as if it were still so.
+            self._value = None
+            raise
         took = time.monotonic() - began
         self._fresh_until = time.monotonic() + max(_FRESH_S, took * self._share)
         return self._value

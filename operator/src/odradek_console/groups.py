@@ -51,7 +51,7 @@ class GroupList:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionProgress:
+class LagRow:
     """A partition of a group; what is unknown is None."""
 
     partition: TopicPartition
@@ -71,7 +71,7 @@ class GroupView:
     node: int
     strategy: str = ""
     members: tuple[MemberDescription, ...] = ()
-    partitions: tuple[PartitionProgress, ...] = ()
+    partitions: tuple[LagRow, ...] = ()
     why: str = ""
 
     @property
@@ -83,7 +83,7 @@ class GroupView:
 
 
 @dataclass(slots=True)
-class _Told:
+class _GroupAnswers:
     """What the coordinators tell of groups, as it comes in."""
 
     described: dict[str, groups.DescribedGroup] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class GroupReader:
 
     async def views(self, listed: Collection[GroupEntry]) -> list[GroupView]:
         """Return these groups with members and lags, in this order."""
-        read = _Told()
+        read = _GroupAnswers()
         by_node: dict[int, list[str]] = {}
         for one in listed:
             by_node.setdefault(one.node, []).append(one.name)
@@ -141,7 +141,7 @@ class GroupReader:
         bounds = await self._cluster.bounds(wanted) if wanted else {}
         return [_view(one, read, assigned.get(one.name, {}), bounds) for one in listed]
 
-    async def _read(self, read: _Told, node: int, names: list[str]) -> None:
+    async def _read(self, read: _GroupAnswers, node: int, names: list[str]) -> None:
         client = self._cluster.client
 
         async def offsets(name: str) -> None:
@@ -193,7 +193,7 @@ def _assigned(one: groups.DescribedGroup) -> dict[TopicPartition, str]:
 
 def _view(
     listed: GroupEntry,
-    read: _Told,
+    read: _GroupAnswers,
     assigned: Mapping[TopicPartition, str],
     bounds: Mapping[TopicPartition, tuple[int, int]],
 ) -> GroupView:
@@ -208,7 +208,7 @@ def _view(
         offset = committed.get(partition)
         unread = rule.lag(offset, start, end)
         member = assigned.get(partition, "")
-        partitions.append(PartitionProgress(partition, offset, start, end, unread, member))
+        partitions.append(LagRow(partition, offset, start, end, unread, member))
     members = tuple(
         MemberDescription(
             one.member_id,

@@ -123,7 +123,10 @@ async def _login(request: web.Request, handler: Handler) -> web.StreamResponse:
     console = request.app[CONSOLE]
     is_open = request.path in (LOGIN, HEALTH) or request.path.startswith(STATIC)
     if console.settings.users is not None:
-        user = console.sessions.user(request.cookies.get(SESSION))
+        cookie = request.cookies.get(SESSION)
+        user = console.sessions.user(cookie)
+        # What lasts, such as a live tail, asks again.
+        request["is_logged_in"] = lambda: console.sessions.user(cookie) is not None
         request["user"] = user
         if user is None and not is_open:
             if request.method != "GET" or request.path.endswith("/events"):

@@ -1,7 +1,8 @@
 """The pages of records: a part of a topic, one record, and what comes in right now.
 
 A live tail is a stream of events for the browser. It has a client of its own, is one of at most
-`MOST_TAILS`, and shows at most so many records a second as a person could look at.
+`MOST_TAILS`, and shows at most so many records a second as a person could look at. It ends with the
+session that asked for it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +30,8 @@ from odradek_console.pages import known_topic
 from odradek_console.rendering import CONSOLE, Console, choice, fragment, render, whole_number
 
 MOST_TAILS: Final = 16
+MOST_TAILS_EACH: Final = 6
+"""Of one user, or, where nobody logs in, of one address."""
 _LIMITS: Final = ("20", "50", "100")
 _STARTS: Final = ("newest", "oldest", "offset", "time")
 _MOST_PARTITIONS: Final = 500
@@ -38,6 +42,8 @@ _TAIL_WAIT_MS: Final = 500
 _TAIL_PAUSE_S: Final = 0.5
 _BEAT_S: Final = 5.0
 _MISSED: Final = 5
+# A browser that takes nothing for so long has gone, or sleeps.
+_SLOWEST_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +198,9 @@ async def download(request: web.Request) -> web.Response:
     console = request.app[CONSOLE]
     topic = known_topic(request, await console.cluster.look())
     partition, record = await _read_one(request, console, topic)
-    name = f"{topic.name}-{partition.partition}-{record.offset}.bin"
+    # Nothing of a name ends the header.
+    plain = re.sub(r"[^-.\w]", "_", topic.name, flags=re.ASCII)
+    name = f"{plain}-{partition.partition}-{record.offset}.bin"
     return web.Response(
         body=record.value or b"",
         content_type="application/octet-stream",
@@ -204,7 +212,7 @@ async def _read_one(
     request: web.Request, console: Console, topic: MetadataResponseTopic
 ) -> tuple[TopicPartition, Record]:
     texts = request.match_info["partition"], request.match_info["offset"]
-    if not all(one.isascii() and one.isdigit() and len(one) <= 18 for one in texts):
+    if not all(one.isascii() and one.isdigit() and len(one) <= 19 for one in texts):
         raise web.HTTPBadRequest(text="Partition and offset are whole numbers.")
     number, offset = map(int, texts)
     if number not in {one.partition_index for one in topic.partitions}:
@@ -248,10 +256,14 @@ async def tail_events(request: web.Request) -> web.StreamResponse:
     console = request.app[CONSOLE]
     topic = known_topic(request, await console.cluster.look())
     query = _query(request, topic)
-    if len(console.tails) >= MOST_TAILS:
+    if console.tails.total() >= MOST_TAILS:
         raise web.HTTPServiceUnavailable(text=f"{MOST_TAILS} live tails are open: try again later.")
-    ticket = object()
-    console.tails.add(ticket)
+    owner = request.get("user") or request.remote or ""
+    if console.tails[owner] >= MOST_TAILS_EACH:
+        raise web.HTTPServiceUnavailable(
+            text=f"You have {MOST_TAILS_EACH} live tails open: close one first."
+        )
+    console.tails[owner] += 1
     client = ToolClient(console.settings.brokers, console.settings.access, TIMEOUT_MS)
     response = web.StreamResponse(headers={"X-Accel-Buffering": "no"})
     response.content_type = "text/event-stream"
@@ -259,9 +271,13 @@ async def tail_events(request: web.Request) -> web.StreamResponse:
         await client.connect()
         await response.prepare(request)
         with contextlib.suppress(ConnectionResetError):
-            await _send_tail(response, client, topic, query)
+            await _send_tail(
+                response, client, topic, query, request.get("is_logged_in", lambda: True)
+            )
     finally:
-        console.tails.discard(ticket)
+        console.tails[owner] -= 1
+        if not console.tails[owner]:
+            del console.tails[owner]
         await client.close()
     return response
 
@@ -271,6 +287,7 @@ async def _send_tail(
     client: ToolClient,
     topic: MetadataResponseTopic,
     query: RecordQuery,
+    may_look: Callable[[], bool],
 ) -> None:
     chosen = [
         TopicPartition(topic.name, one.partition_index)
@@ -284,6 +301,9 @@ async def _send_tail(
     told = ""
     await _event(response, "state", "reading")
     while True:
+        if not may_look():
+            await _event(response, "end", "you are logged out")
+            return
         began = time.monotonic()
         unknown = [one for one in chosen if one not in positions.next]
         if unknown:
@@ -310,7 +330,7 @@ async def _send_tail(
             _forget_overtaken(positions)
         if time.monotonic() - beat > _BEAT_S:
             beat = time.monotonic()
-            await response.write(b": still here\n\n")
+            await _write(response, b": still here\n\n")
         if shown or problem:
             await asyncio.sleep(max(0.0, _TAIL_PAUSE_S - (time.monotonic() - began)))
 
@@ -335,4 +355,13 @@ def _forget_overtaken(positions: records.Positions) -> None:
 async def _event(response: web.StreamResponse, name: str, text: str, skipped: int = 0) -> None:
     """Send an event whose data is JSON on one line: nothing in a record ends it."""
     data = json.dumps({"text": text, "skipped": skipped})
-    await response.write(f"event: {name}\ndata: {data}\n\n".encode())
+    await _write(response, f"event: {name}\ndata: {data}\n\n".encode())
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    """Send bytes. Raises ConnectionResetError if the browser has gone, or takes none for long."""
+    try:
+        async with asyncio.timeout(_SLOWEST_S):
+            await response.write(data)
+    except TimeoutError:
+        raise ConnectionResetError("the browser takes nothing") from None

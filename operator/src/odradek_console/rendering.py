@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +21,12 @@ from odradek_console.sessions import Sessions
 from odradek_console.settings import ConsoleSettings
 
 FOLDER: Final = Path(__file__).parent
-_LONGEST_NUMBER: Final = 18
+_LONGEST_NUMBER: Final = 19
 
 
 @dataclass(slots=True)
 class Console:
-    """What the pages are made of. `tails` counts the live tails that are open."""
+    """What the pages are made of. `tails` counts the live tails that are open, by owner."""
 
     settings: ConsoleSettings
     sessions: Sessions
@@ -34,7 +35,7 @@ class Console:
     history: LagHistory
     resources: ResourceReader | None
     resources_problem: str
-    tails: set[object] = field(default_factory=set)
+    tails: Counter[str] = field(default_factory=Counter)
 
 
 CONSOLE: Final = web.AppKey("console", Console)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -15,10 +16,13 @@ from odradek.tools.errors import ToolError
 from odradek_console.cluster import Kept
 
 if TYPE_CHECKING:
-    from odradek_operator.shared.kube import Kube
+    from odradek_operator.shared.kube import Kube, KubeError
 
 ENDED: Final = frozenset({"Completed", "Cancelled", "RolledBack", "Failed"})
 _MOST_MOVES: Final = 200
+_LONGEST_NAME: Final = 253
+# Anything else in an address of the API would lead to another object.
+_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,8 @@ class ResourceReader:
 
         if self._namespace and namespace != self._namespace:
             return None
+        if not (_is_name(namespace) and _is_name(name)):
+            return None
         try:
             found = await asyncio.to_thread(self._kube.get, API_VERSION, kind, namespace, name)
         except KubeError as error:
@@ -110,7 +116,7 @@ class ResourceReader:
         from odradek_operator.shared.kube import KubeError
 
         reference = one.status.get("planRef") or {}
-        if not reference.get("name"):
+        if not _is_name(str(reference.get("name", ""))):
             return []
         try:
             found = await asyncio.to_thread(
@@ -136,8 +142,15 @@ class ResourceReader:
         await self._reassignments.close()
 
 
-def _failure(error: Exception) -> ToolError:
-    return ToolError(f"Kubernetes: {error}", 1)
+def _is_name(text: str) -> bool:
+    return len(text) <= _LONGEST_NAME and _NAME.fullmatch(text) is not None
+
+
+def _failure(error: KubeError) -> ToolError:
+    if error.code:
+        return ToolError(f"Kubernetes: {error}", 1)
+    why = re.sub(r"\[Errno \d+\] ", "", str(error.__cause__).rpartition(": ")[2]).rstrip(".")
+    return ToolError(f"Kubernetes: the API server does not answer: {why}", 1)
 
 
 def _moves(text: str) -> list[str]:

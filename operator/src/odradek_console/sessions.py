@@ -52,8 +52,17 @@ class Sessions:
 
     def form_token(self, cookies: str) -> str:
         """Return the token of forms for a browser with these cookies."""
-        return hmac.new(self._secret, cookies.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(
+            self._secret, cookies.encode(errors="backslashreplace"), hashlib.sha256
+        ).hexdigest()
 
     def is_own_form(self, cookies: str, token: str) -> bool:
         """Return whether a form comes from a page that this browser was given."""
-        return hmac.compare_digest(self.form_token(cookies).encode(), token.encode())
+        return hmac.compare_digest(
+            self.form_token(cookies).encode(), token.encode(errors="backslashreplace")
+        )
+
+
+def _bytes(text: str) -> bytes:
+    """Return the bytes of a text of a browser, who may send what is none."""
+    return text.encode(errors="backslashreplace")
