@@ -12,17 +12,19 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from kazoo.client import KazooClient
 
@@ -32,13 +34,14 @@ from odradek_spark.endpoint import RUNNING, MetricsEndpoint, Status
 from odradek_spark.lag import Measurement, PartitionLag
 from tests.chart.test_alerts import alerts
 from tests.reconcile.conftest import Operator
-from tests.support import helm
+from tests.support import helm, oauth
 from tests.support.apiserver import ApiServer
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.chart_zookeeper import ChartServer
 from tests.support.clients import QUIET, make_topic, produce_all
 from tests.support.kubectl import QuickKubectl
 from tests.support.ports import free_port
+from tests.support.secure_broker import SecureBroker
 
 NAMESPACE = "dashboards"
 NAMES = ("cluster", "groups", "jobs", "topics")
@@ -82,6 +85,10 @@ def concrete(expression: str) -> str:
         return INTERVALS.get(name, ".*")
 
     return VARIABLE.sub(value, expression)
+
+
+class Secured(SecureBroker):
+    protocols = MappingProxyType({"TOKENS": "SASL_SSL"})
 
 
 class Prometheus:
@@ -184,14 +191,21 @@ def prometheus(
     """Prometheus over broker, exporter, operator, driver and ZooKeeper; and what makes traffic."""
     directory = tmp_path_factory.mktemp("dashboards")
     broker, exporter = free_port(), free_port()
-    settings = {
-        **STEADY,
-        "odradek.metrics.port": str(broker),
-        "offsets.topic.num.partitions": "1",
-        "offsets.topic.replication.factor": "1",
-    }
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(directory, 1, settings))
+        issuer = stack.enter_context(oauth.Issuer(directory))
+        settings = {
+            **STEADY,
+            **issuer.settings("TOKENS"),
+            **issuer.own.settings(),
+            "inter.broker.listener.name": "PLAINTEXT",
+            "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
+            "super.users": "User:ANONYMOUS",
+            "odradek.metrics.port": str(broker),
+            "offsets.topic.num.partitions": "1",
+            "offsets.topic.replication.factor": "1",
+        }
+        cluster = stack.enter_context(Cluster(directory, 1, settings, kind=Secured))
+        knock(cluster)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
         make_topic(admin, NewTopic(TOPIC, 3, 1))
         make_topic(admin, NewTopic(STRICT, 1, 1, config={"min.insync.replicas": "2"}))
@@ -246,6 +260,32 @@ def prometheus(
             client.create("/n", b"", sequence=True)
 
         yield server, traffic
+
+
+def knock(cluster: Cluster) -> None:
+    """Show a token that nobody signed: some series begin with the first failure."""
+    broker = cluster.brokers[1]
+    assert isinstance(broker, Secured)
+    errors: list[KafkaError] = []
+    client = AdminClient(
+        {
+            **QUIET,
+            "bootstrap.servers": broker.secure_address("TOKENS"),
+            "security.protocol": "SASL_SSL",
+            "enable.ssl.certificate.verification": "false",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": lambda _: ("e30.e30.e30", time.time() + 3600, "nobody", {}),
+            "error_cb": errors.append,
+        }
+    )
+
+    def is_refused() -> bool:
+        with contextlib.suppress(KafkaException):
+            client.list_topics(timeout=1)
+        client.poll(0)
+        return any(one.code() == KafkaError._AUTHENTICATION for one in errors)
+
+    wait_until(is_refused, "the broker refuses the token")
 
 
 def member(cluster: Cluster) -> Consumer:
