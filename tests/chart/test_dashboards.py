@@ -267,17 +267,16 @@ def knock(cluster: Cluster) -> None:
     broker = cluster.brokers[1]
     assert isinstance(broker, Secured)
     errors: list[KafkaError] = []
-    client = AdminClient(
-        {
-            **QUIET,
-            "bootstrap.servers": broker.secure_address("TOKENS"),
-            "security.protocol": "SASL_SSL",
-            "enable.ssl.certificate.verification": "false",
-            "sasl.mechanism": "OAUTHBEARER",
-            "oauth_cb": lambda _: ("e30.e30.e30", time.time() + 3600, "nobody", {}),
-            "error_cb": errors.append,
-        }
-    )
+    settings: dict[str, Any] = {
+        **QUIET,
+        "bootstrap.servers": broker.secure_address("TOKENS"),
+        "security.protocol": "SASL_SSL",
+        "enable.ssl.certificate.verification": "false",
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": lambda _: ("e30.e30.e30", time.time() + 3600, "nobody", {}),
+        "error_cb": errors.append,
+    }
+    client = AdminClient(settings)
 
     def is_refused() -> bool:
         with contextlib.suppress(KafkaException):
