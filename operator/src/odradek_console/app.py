@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 import click
 from aiohttp import web
 
+from odradek.tools.client import format_address
 from odradek.tools.errors import ToolError
 from odradek_console import guard, pages, record_pages, resource_pages
 from odradek_console.cluster import ClusterReader
@@ -20,7 +21,6 @@ from odradek_console.resources import ResourceReader
 from odradek_console.sessions import Sessions
 from odradek_console.settings import ConsoleSettings
 
-NO_KUBERNETES = "this console does not look at Kubernetes: see --kubernetes"
 _MOST_FORM_BYTES = 16 * 1024
 _END_S = 3.0
 
@@ -31,15 +31,13 @@ def make(settings: ConsoleSettings) -> web.Application:
     """Return the application; it connects to nothing before it is asked for a page."""
     app = web.Application(middlewares=guard.middlewares(), client_max_size=_MOST_FORM_BYTES)
     cluster = ClusterReader(settings.brokers, settings.access)
-    resources, problem = _resources(settings)
     app[CONSOLE] = Console(
         settings,
         Sessions(),
         cluster,
         GroupReader(cluster),
         LagHistory(),
-        resources,
-        problem,
+        _resources(settings),
     )
     app.on_response_prepare.append(guard.add_headers)
     app.cleanup_ctx.append(_running)
@@ -73,14 +71,14 @@ def make(settings: ConsoleSettings) -> web.Application:
     return app
 
 
-def _resources(settings: ConsoleSettings) -> tuple[ResourceReader | None, str]:
+def _resources(settings: ConsoleSettings) -> ResourceReader | None:
     if not settings.kubernetes:
-        return None, NO_KUBERNETES
+        return None
     # A second of imports, which only Kubernetes needs.
     from odradek_operator.shared import kube
 
     try:
-        return ResourceReader(kube.connect(), settings.namespace), ""
+        return ResourceReader(kube.connect(), settings.namespace)
     # The library raises whatever a file that is no kubeconfig makes it stumble over.
     except Exception as error:
         why = " ".join(str(error).split())
@@ -111,7 +109,7 @@ async def serve(settings: ConsoleSettings) -> None:
         try:
             await site.start()
         except OSError as error:
-            where = f"{settings.host}:{settings.port}"
+            where = format_address(settings.host, settings.port)
             raise ToolError(f"cannot listen on {where}: {error.strerror or error}", 1) from None
         click.echo(f"Console on {_url(settings, runner)}", err=True)
         ended = asyncio.Event()
@@ -127,4 +125,4 @@ async def serve(settings: ConsoleSettings) -> None:
 def _url(settings: ConsoleSettings, runner: web.AppRunner) -> str:
     host, port = runner.addresses[0][:2]
     scheme = "http" if settings.tls is None else "https"
-    return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"
+    return f"{scheme}://{format_address(host, port)}/"

@@ -22,7 +22,7 @@ from odradek.protocol.messages.configs import (
     DescribeConfigsResourceResult,
 )
 from odradek.protocol.messages.metadata import MetadataResponseTopic
-from odradek.tools.client import EARLIEST, LATEST, Access, ToolClient
+from odradek.tools.client import EARLIEST, LATEST, Access, ToolClient, format_address
 from odradek.tools.command_line import refused
 from odradek.tools.errors import ToolError
 from odradek.tools.topics import is_unavailable, is_under_replicated
@@ -195,8 +195,7 @@ class ClusterReader:
         led = Counter(one.leader_id for one in partitions)
         held = Counter(node for one in partitions for node in one.replica_nodes)
         for node, (host, port) in nodes.items():
-            where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            self._addresses[node] = (where, client.racks.get(node))
+            self._addresses[node] = (format_address(host, port), client.racks.get(node))
         rows = []
         gone = time.time() - _REMEMBERED_S
         recent = {one for one, answered in self._answered.items() if answered > gone}

@@ -22,6 +22,7 @@ from aiohttp.typedefs import Middleware
 
 from odradek.tools.errors import ToolError
 from odradek_console.rendering import CONSOLE, Console, render
+from odradek_console.resources import KubernetesError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -78,7 +79,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ToolError as error:
         status = 400 if error.status == 2 else 502
         text = f"The brokers could not tell: {error}."
-        if "Kubernetes" in str(error):
+        if isinstance(error, KubernetesError):
             text = f"{error}."
     except (ConnectionResetError, asyncio.CancelledError):
         raise

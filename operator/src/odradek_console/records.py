@@ -16,13 +16,8 @@ from odradek.log.records import batch, contents
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.records.records import Record
 from odradek.protocol.errors import ErrorCode, name_of
-from odradek.protocol.messages.fetch import (
-    FetchablePartitionResponse,
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-)
-from odradek.tools.client import ToolClient
+from odradek.protocol.messages.fetch import FetchablePartitionResponse
+from odradek.tools.client import FETCH_VERSION, ToolClient, fetch_request
 from odradek.tools.errors import ToolError
 from odradek.values import TopicPartition
 
@@ -30,7 +25,6 @@ MOST_RECORDS: Final = 100_000
 """How many records one page looks at."""
 MOST_BYTES: Final = 64 * 1024 * 1024
 MOST_SECONDS: Final = 10.0
-_VERSION: Final = 4
 _PARTITION_BYTES: Final = 256 * 1024
 _ROUND_BYTES: Final = 4 * 1024 * 1024
 _MOST_PARTITIONS: Final = 256
@@ -81,9 +75,14 @@ async def fetch_round(
 
     async def ask(leader: int, parts: list[TopicPartition]) -> list[FetchablePartitionResponse]:
         # The first of them may fill the answer: next time others are first.
-        request = _request(parts[:_MOST_PARTITIONS], positions, wait_ms)
+        request = fetch_request(
+            {one: positions.next[one] for one in parts[:_MOST_PARTITIONS]},
+            wait_ms,
+            _ROUND_BYTES,
+            _PARTITION_BYTES,
+        )
         try:
-            answer = await client.call(leader, request, _VERSION)
+            answer = await client.call(leader, request, FETCH_VERSION)
         except ToolError as error:
             for partition in parts:
                 positions.failures[partition] = str(error)
@@ -115,31 +114,6 @@ async def fetch_round(
             found += [(partition, record) for record in kept]
             records += count
     return RoundResult(found, records, size)
-
-
-def _request(
-    partitions: Iterable[TopicPartition], positions: Positions, wait_ms: int
-) -> FetchRequest:
-    parts = list(partitions)
-    return FetchRequest(
-        replica_id=-1,
-        max_wait_ms=wait_ms,
-        min_bytes=1,
-        max_bytes=_ROUND_BYTES,
-        topics=[
-            FetchTopic(
-                topic=parts[0].topic,
-                partitions=[
-                    FetchPartition(
-                        partition=one.partition,
-                        fetch_offset=positions.next[one],
-                        partition_max_bytes=_PARTITION_BYTES,
-                    )
-                    for one in parts
-                ],
-            )
-        ],
-    )
 
 
 def _unpacked(

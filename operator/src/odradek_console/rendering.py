@@ -12,11 +12,10 @@ from urllib.parse import quote, urlencode
 import jinja2
 from aiohttp import web
 
-from odradek.tools.errors import ToolError
 from odradek_console import show
 from odradek_console.cluster import ClusterReader
 from odradek_console.groups import GroupReader, LagHistory
-from odradek_console.resources import ResourceReader
+from odradek_console.resources import KubernetesError, ResourceReader
 from odradek_console.sessions import Sessions
 from odradek_console.settings import ConsoleSettings
 
@@ -34,7 +33,6 @@ class Console:
     groups: GroupReader
     history: LagHistory
     resources: ResourceReader | None
-    resources_problem: str
     tails: Counter[str] = field(default_factory=Counter)
 
 
@@ -117,7 +115,7 @@ def choice(request: web.Request, name: str, choices: tuple[str, ...]) -> str:
 
 
 def resources_of(console: Console) -> ResourceReader:
-    """Return the reader of resources. Raises ToolError if there is none."""
+    """Return the reader of resources. Raises KubernetesError if there is none."""
     if console.resources is None:
-        raise ToolError(console.resources_problem, 1)
+        raise KubernetesError("this console does not look at it: see --kubernetes")
     return console.resources

@@ -25,6 +25,13 @@ _LONGEST_NAME: Final = 253
 _NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 
 
+class KubernetesError(ToolError):
+    """Kubernetes could not tell, or refuses."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"Kubernetes: {why}", 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Resource:
     """A custom resource, as it was read."""
@@ -79,11 +86,11 @@ class ResourceReader:
         self._reassignments = Kept(lambda: self._list("Reassignment"))
 
     async def groups(self) -> list[Resource]:
-        """Return the ConsumerGroups. Raises ToolError."""
+        """Return the ConsumerGroups. Raises KubernetesError."""
         return await self._groups.get()
 
     async def reassignments(self) -> list[Resource]:
-        """Return the Reassignments. Raises ToolError."""
+        """Return the Reassignments. Raises KubernetesError."""
         return await self._reassignments.get()
 
     async def _list(self, kind: str) -> list[Resource]:
@@ -97,7 +104,7 @@ class ResourceReader:
         return sorted(map(Resource, found), key=lambda one: (one.namespace, one.name))
 
     async def get(self, kind: str, namespace: str, name: str) -> Resource | None:
-        """Return a resource as it is now, None if there is none. Raises ToolError."""
+        """Return a resource as it is now, None if there is none. Raises KubernetesError."""
         from odradek_operator.shared.kube import KubeError
         from odradek_operator.shared.spec import API_VERSION
 
@@ -112,7 +119,7 @@ class ResourceReader:
         return None if found is None else Resource(found)
 
     async def plan(self, one: Resource) -> list[str]:
-        """Return the moves of a Reassignment's plan as lines. Raises ToolError."""
+        """Return the moves of a Reassignment's plan as lines. Raises KubernetesError."""
         from odradek_operator.shared.kube import KubeError
 
         reference = one.status.get("planRef") or {}
@@ -128,7 +135,10 @@ class ResourceReader:
         return [] if text is None else _moves(str(text))
 
     async def change(self, one: Resource, spec: Mapping[str, Any]) -> None:
-        """Change fields of the spec of a resource that is still the one read. Raises ToolError."""
+        """Change fields of the spec of a resource that is still the one read.
+
+        Raises KubernetesError.
+        """
         from odradek_operator.shared.kube import KubeError
 
         try:
@@ -146,11 +156,11 @@ def _is_name(text: str) -> bool:
     return len(text) <= _LONGEST_NAME and _NAME.fullmatch(text) is not None
 
 
-def _failure(error: KubeError) -> ToolError:
+def _failure(error: KubeError) -> KubernetesError:
     if error.code:
-        return ToolError(f"Kubernetes: {error}", 1)
+        return KubernetesError(str(error))
     why = re.sub(r"\[Errno \d+\] ", "", str(error.__cause__).rpartition(": ")[2]).rstrip(".")
-    return ToolError(f"Kubernetes: the API server does not answer: {why}", 1)
+    return KubernetesError(f"the API server does not answer: {why}")
 
 
 def _moves(text: str) -> list[str]:

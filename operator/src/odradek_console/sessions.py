@@ -52,15 +52,11 @@ class Sessions:
 
     def form_token(self, cookies: str) -> str:
         """Return the token of forms for a browser with these cookies."""
-        return hmac.new(
-            self._secret, cookies.encode(errors="backslashreplace"), hashlib.sha256
-        ).hexdigest()
+        return hmac.new(self._secret, _bytes(cookies), hashlib.sha256).hexdigest()
 
     def is_own_form(self, cookies: str, token: str) -> bool:
         """Return whether a form comes from a page that this browser was given."""
-        return hmac.compare_digest(
-            self.form_token(cookies).encode(), token.encode(errors="backslashreplace")
-        )
+        return hmac.compare_digest(_bytes(self.form_token(cookies)), _bytes(token))
 
 
 def _bytes(text: str) -> bytes:

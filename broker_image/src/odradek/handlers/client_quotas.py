@@ -48,6 +48,7 @@ _KINDS: Final = (USER, CLIENT_ID, IP)
 _EPSILON: Final = 1e-6
 _KEYS: Final = frozenset(key.value for key in QuotaKey)
 _KEYS_OF_IP: Final = frozenset({CREATION_RATE})
+_ALL_KEYS: Final = _KEYS | _KEYS_OF_IP
 _WHOLE: Final = {CREATION_RATE, *(key.value for key in WHOLE)}
 
 logger = logging.getLogger(__name__)
@@ -298,7 +299,7 @@ async def _apply(
 
 def _shown_limits(configs: Mapping[str, str]) -> dict[str, str]:
     """Return the quotas among the configs: credentials are not logged."""
-    return {name: text for name, text in configs.items() if name in _KEYS | _KEYS_OF_IP}
+    return {name: text for name, text in configs.items() if name in _ALL_KEYS}
 
 
 def _invalid(reason: str) -> KafkaError:

@@ -13,6 +13,7 @@ from odradek.net.transport import HandshakeError
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import groups, metadata
 from odradek.protocol.messages import offsets as offset_messages
+from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.schema import Request
 from odradek.tools.errors import ToolError
 from odradek.values import TopicPartition
@@ -21,6 +22,7 @@ ResponseT = TypeVar("ResponseT")
 
 EARLIEST, LATEST = -2, -1
 TIMEOUT_MS = 30_000
+FETCH_VERSION: Final = 4
 _METADATA_VERSION: Final = 5
 _RETRY_S = 0.3
 _RETRIES = 100
@@ -43,6 +45,31 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
     if not found:
         raise ToolError("no broker is given")
     return found
+
+
+def format_address(host: str, port: int) -> str:
+    """Return `host:port`, as `parse_addresses` reads it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def fetch_request(
+    positions: Mapping[TopicPartition, int], wait_ms: int, max_bytes: int, partition_bytes: int
+) -> FetchRequest:
+    """Return the request, of FETCH_VERSION, for partitions of one topic from these offsets on."""
+    topic = next(iter(positions)).topic
+    partitions = [
+        FetchPartition(
+            partition=one.partition, fetch_offset=offset, partition_max_bytes=partition_bytes
+        )
+        for one, offset in positions.items()
+    ]
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        topics=[FetchTopic(topic=topic, partitions=partitions)],
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import click
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.admin import DescribeLogDirsRequest
-from odradek.tools.client import ToolClient
+from odradek.tools.client import ToolClient, format_address
 from odradek.tools.command_line import (
     UNKNOWN,
     bootstrap_option,
@@ -49,7 +49,7 @@ def command(bootstrap_server: str, command_config: Path | None, output: str) -> 
         rows = [
             {
                 "broker": node,
-                "address": _address(*brokers.nodes[node]),
+                "address": format_address(*brokers.nodes[node]),
                 "rack": brokers.racks[node],
                 "controller": node == brokers.controller,
                 "leaders": led[node],
@@ -78,10 +78,6 @@ def command(bootstrap_server: str, command_config: Path | None, output: str) -> 
         show_rows(output, _HEADER, rows)
 
     run(work())
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _disks(brokers: ToolClient, node: int) -> dict[str, Any]:

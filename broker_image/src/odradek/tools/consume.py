@@ -18,13 +18,8 @@ from odradek.log.records import batch, contents
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.records.records import Record
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.messages.fetch import (
-    FetchablePartitionResponse,
-    FetchPartition,
-    FetchRequest,
-    FetchTopic,
-)
-from odradek.tools.client import EARLIEST, LATEST, ToolClient
+from odradek.protocol.messages.fetch import FetchablePartitionResponse
+from odradek.tools.client import EARLIEST, FETCH_VERSION, LATEST, ToolClient, fetch_request
 from odradek.tools.command_line import (
     bootstrap_option,
     command_config_option,
@@ -36,7 +31,6 @@ from odradek.tools.errors import ToolError
 from odradek.tools.group_stores import Coordinators
 from odradek.values import TopicPartition
 
-_VERSION: Final = 4
 _MAX_WAIT_MS: Final = 500
 _MAX_BYTES: Final = 8 * 1024 * 1024
 _PARTITION_BYTES: Final = 1024 * 1024
@@ -274,26 +268,13 @@ class RecordReader:
             raise ToolError(f"topic {self._partitions[0].topic} does not exist any more", 1)
 
     async def _fetch(self, leader: int, partitions: list[TopicPartition]) -> Found:
-        request = FetchRequest(
-            replica_id=-1,
-            max_wait_ms=_MAX_WAIT_MS,
-            min_bytes=1,
-            max_bytes=_MAX_BYTES,
-            topics=[
-                FetchTopic(
-                    topic=partitions[0].topic,
-                    partitions=[
-                        FetchPartition(
-                            partition=one.partition,
-                            fetch_offset=self._positions[one],
-                            partition_max_bytes=_PARTITION_BYTES,
-                        )
-                        for one in partitions
-                    ],
-                )
-            ],
+        request = fetch_request(
+            {one: self._positions[one] for one in partitions},
+            _MAX_WAIT_MS,
+            _MAX_BYTES,
+            _PARTITION_BYTES,
         )
-        answer = await self._brokers.call(leader, request, _VERSION)
+        answer = await self._brokers.call(leader, request, FETCH_VERSION)
         found: Found = []
         for topic in answer.responses:
             for part in topic.partition_responses:
