@@ -73,8 +73,8 @@ SAMPLE = {
     ],
 }
 
-# The two that most others are made of. Groups of aiokafka and kafka-python are in tests/broker/
-# test_groups.py and tests/peers/test_secured_clients.py, too.
+# The two that most others are made of. tests/broker/test_groups.py has groups of aiokafka and
+# kafka-python.
 LIBRARIES = ["confluent", "java"]
 
 
