@@ -141,12 +141,9 @@ def test_windows_are_in_the_table_once_whenever_the_driver_dies(
 
 @pytest.mark.parametrize("driver", ["denied-1"], indirect=True)
 def test_store_that_does_not_let_the_job_in_ends_it_with_one_line(
-    driver: Driver, store: S3Store
+    driver: Driver, tmp_path: Path
 ) -> None:
-    driver.environment["AWS_SECRET_ACCESS_KEY"] = "wrong"
-    # The JVM looks for the keys, so it has to be one with wrong ones.
-    driver.start(
-        own_jvm=True, sink={"delta": {"path": f"{store.url}/t"}}, sparkConf=store.spark_conf
-    )
-    assert driver.wait() == 1, driver.log.read_text()[-3000:]
+    with S3Store(tmp_path, secret_key="another-secret") as store:
+        driver.start(sink={"delta": {"path": f"{store.url}/t"}}, sparkConf=store.spark_conf)
+        assert driver.wait() == 1, driver.log.read_text()[-3000:]
     assert driver.last_line().startswith("odradek-spark: s3a://lake/checkpoints/denied-1: java.nio")

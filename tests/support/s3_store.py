@@ -24,9 +24,9 @@ _START_SECONDS = 60
 
 
 class S3Store:
-    """A running store with one bucket."""
+    """A running store with one bucket, for those who know its secret key."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, secret_key: str = SECRET_KEY) -> None:
         program = require_programs("versitygw") / "versitygw"
         self.folder = folder / "store"
         (self.folder / BUCKET).mkdir(parents=True)
@@ -36,7 +36,7 @@ class S3Store:
             str(program),
             f"--port={self.endpoint.removeprefix('http://')}",
             f"--access={ACCESS_KEY}",
-            f"--secret={SECRET_KEY}",
+            f"--secret={secret_key}",
             "--quiet",
             "posix",
             str(self.folder),
