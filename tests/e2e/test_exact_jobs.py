@@ -246,7 +246,7 @@ def store(here: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Sto
 
 @pytest.fixture
 def zookeeper(kubectl: Kubectl) -> Iterator[KazooClient]:
-    address = kubectl.get("pod", "zookeeper-0")["status"]["podIP"]
+    address = kubectl.get("service", "zookeeper")["spec"]["clusterIP"]
     client = KazooClient(hosts=f"{address}:2181", timeout=60)
     client.start(60)
     yield client
