@@ -51,6 +51,8 @@ PER_SECOND = 40.0
 # A node counts as lost after 40 s, and its driver is evicted 30 s later.
 LOST_SECONDS = 300
 ADVANCE_SECONDS = 600
+# Far less than a commit takes.
+MOMENT_SECONDS = 0.002
 
 
 @dataclass(frozen=True)
@@ -93,17 +95,23 @@ class RunningJob:
 Fault = Callable[[RunningJob], None]
 
 
+def until(happens: Callable[[], bool], processes: PodProcesses) -> None:
+    """Return at the moment when something happens. Raises AssertionError if the processes end."""
+    eventually(
+        lambda: happens() or processes.have_ended(), "it happens", ADVANCE_SECONDS, MOMENT_SECONDS
+    )
+    assert not processes.have_ended()
+
+
 def await_rows(job: RunningJob, processes: PodProcesses) -> None:
     """Wait until readers see more rows than now, and no longer."""
     before = len(job.result.rows())
-    while len(job.result.rows()) == before:
-        assert not processes.have_ended()
+    until(lambda: len(job.result.rows()) > before, processes)
 
 
 def await_unfinished(job: RunningJob, processes: PodProcesses, known: Collection[str]) -> None:
     """Wait until a batch is begun, and no longer."""
-    while not {*job.result.unfinished()} - {*known}:
-        assert not processes.have_ended()
+    until(lambda: bool({*job.result.unfinished()} - {*known}), processes)
 
 
 def executors_die(job: RunningJob) -> None:
