@@ -54,6 +54,7 @@ quick: lint type ## lint, types and the tests of the pure cores, within a minute
 	@.venv/bin/pytest -q -n 2 $(CORES) $(ARGS)
 
 e2e: .venv/.ready ## the whole path on the built-in Kubernetes; leaves it up
+	@$(PY) -m tests.cluster tools
 	@$(PYTEST) -m e2e tests/e2e $(ARGS)
 
 # In a fresh checkout each worker would compile all tests. One process does it while mypy runs.
