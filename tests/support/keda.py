@@ -148,11 +148,13 @@ def _kubeconfig(kubectl: Kubectl, folder: Path) -> Path:
 @contextlib.contextmanager
 def _process(command: list[str], folder: Path, kubeconfig: Path) -> Iterator[None]:
     resolver = folder / "resolv.conf"
-    resolver.write_text(f"nameserver {settings.DNS_SERVICE}\nsearch svc.cluster.local\n")
+    search = "search svc.cluster.local\noptions ndots:5\n"
+    resolver.write_text(f"nameserver {settings.GATEWAY}\n{search}")
     environment: Mapping[str, str] = {
         **os.environ,
         "KUBECONFIG": str(kubeconfig),
         "POD_NAMESPACE": NAMESPACE,
+        "WATCH_NAMESPACE": "",
         "KEDA_CLUSTER_OBJECT_NAMESPACE": NAMESPACE,
     }
     name = Path(command[0]).name
