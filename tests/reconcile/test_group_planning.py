@@ -110,7 +110,8 @@ def test_job_whose_sink_may_have_a_row_twice_says_so(phase: str) -> None:
     (ready, *_), _ = judge(phase, GOOD, sink={"topic": {"name": "t"}})
     assert ready.status
     assert ready.message.endswith("(at least once)")
-    for sink in ({"console": {}}, {"delta": {"path": "/data/t"}}):
+    others: list[dict[str, Any]] = [{"console": {}}, {"delta": {"path": "/data/t"}}]
+    for sink in others:
         assert judge(phase, GOOD, sink=sink)[0][0].message == "why"
 
 
