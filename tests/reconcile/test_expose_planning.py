@@ -1,4 +1,4 @@
-"""Where exposed listeners are reached, and what brokers advertise there: pure."""
+"""Where exposed listeners are reached, and what brokers advertise there: pure, or in memory."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ from odradek_operator.cluster import (
 from odradek_operator.cluster.expose import Exposed
 from odradek_operator.cluster.exposed_addresses import Endpoint, Line, Reachable
 from odradek_operator.cluster.listener_objects import ListenerSetup
+from odradek_operator.cluster.secured import NotPreparedError, PreparedListeners
 from odradek_operator.shared import expose_spec, listener_spec, spec, status
 from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.objects import digest
 from odradek_operator.shared.status import Condition
 from tests.reconcile.test_cluster_planning import NEW, broker, view
 from tests.reconcile.test_objects import META
+from tests.reconcile.test_reconciler import cluster
+from tests.support.memory import MemoryKube, context
 
 BALANCED = ExposeSpec("external", 9094, "LoadBalancer")
 BY_NODE = ExposeSpec("external", 9094, "NodePort")
@@ -299,3 +302,53 @@ def test_brokers_of_clusters_that_expose_nothing_are_not_restarted() -> None:
         "advertised": "INTERNAL://@:9093",
         "exposed": "0 * EXTERNAL://a:1 a\n",
     }
+
+
+def exposing(**fields: Any) -> dict[str, Any]:
+    external = {"name": "external", "port": 9094, "expose": {"type": "NodePort", **fields}}
+    return cluster(listeners=[{"name": "internal", "port": 9093}, external])
+
+
+def test_nodes_that_may_not_be_listed_are_told_unless_nobody_needs_them() -> None:
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "c-broker-0", "namespace": "n"},
+        "spec": {"nodeName": "n0"},
+    }
+    pending = {}
+    for body in (exposing(), exposing(advertisedHostTemplate="b{nodeId}.example")):
+        wanted, meta = spec.parse_cluster(body), spec.parse_meta(body)
+        kube = MemoryKube(body, pod, forbidden=frozenset({"Node"}))
+        plan = listener_plan.wanted_plan(wanted)
+        found = expose.reconcile(context(kube), body, meta, wanted, plan, 1)
+        assert kube.names("Service") == ["c-external-bootstrap", "c-external-0"]
+        pending[len(found.reachable.pending)] = found.reachable.pending[-1]
+    assert "may not list nodes" in pending[2]
+    assert "have no address yet" in pending[1]
+
+
+def test_what_brokers_use_among_themselves_is_never_exposed() -> None:
+    body = exposing()
+    wanted, meta = spec.parse_cluster(body), spec.parse_meta(body)
+    kube = MemoryKube(body)
+    switched = replace(listener_plan.wanted_plan(wanted), former="external")
+    for plan, served in ((switched, []), (switched.settled(), ["external"])):
+        found = expose.observe(context(kube), meta, wanted, plan, 1)
+        assert [one.listener for one in found.served] == served
+        assert [one.listener for one in found.exposed] == ["external"]
+    assert kube.names("Service") == []
+
+
+def test_a_running_broker_keeps_the_template_that_it_comes_back_with() -> None:
+    setup = ListenerSetup(
+        listener_plan.wanted_plan(spec.parse_cluster(exposing())), "c", frozenset(), ()
+    )
+    found = Exposed((BALANCED,), (BALANCED,), Reachable(pending=("Service x has none",)))
+    running = {BrokerId(0): registration(INTERNAL=Endpoint("a", 9093))}
+    with pytest.raises(NotPreparedError, match="brokers 0 are not restarted") as held:
+        expose.complete(found, PreparedListeners(setup), running, 1)
+    assert (held.value.reason, held.value.waits) == ("AddressPending", True)
+    # One that does not run yet waits by itself.
+    _, given = expose.complete(found, PreparedListeners(setup), {}, 1)
+    assert given is not None
+    assert (given.setup.exposed, given.setup.exposed_lines) == (frozenset({"external"}), "")

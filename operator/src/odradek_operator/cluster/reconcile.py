@@ -202,7 +202,7 @@ def _listener_step(
         applied = listener_plan.applied_plan(live_set)
     except LostPlanError as error:
         raise secured.NotPreparedError("ListenersUnknown", str(error)) from None
-    if applied is None or applied.means(target):
+    if applied is None or (applied.means(target) and applied == applied.settled()):
         return listener_plan.next_step(applied, target, settled=False)
     view = _view(context, meta, znodes, live_set, allowed)
     return listener_plan.next_step(applied, target, settled=rollout.is_settled(view))
