@@ -404,14 +404,7 @@ def test_a_cluster_of_the_same_name_waits_for_the_services_of_the_former_one(
     former = secured.wait("four", "Ready", "ServiceConflict")
     assert "of a former KafkaCluster of this name" in former["message"]
     assert secured.wait("four", "Reconciling", "ServiceConflict")["status"] == "True"
-    secured.kubectl("delete", "service", "four-external-bootstrap", "four-external-0")
-
-    def secrets_too() -> bool:
-        """Collect what else was the former one's."""
-        found = secured.kubectl.condition("kafkacluster", "four")
-        if found.get("reason") == "SecretTerminating":
-            secured.kubectl("delete", "secret", "-l", "odradek.io/cluster=four")
-        return found.get("reason") == "AddressPending"
-
-    eventually(secrets_too, "the new one's", pause_s=0.3)
+    kinds = "services,secrets,configmaps,statefulsets,poddisruptionbudgets,deployments"
+    secured.kubectl("delete", kinds, "-l", "odradek.io/cluster=four")
+    secured.wait("four", "Ready", "AddressPending")
     secured.kubectl("delete", "kafkacluster", "four", "--wait=false")

@@ -229,11 +229,14 @@ def complete(
 
 
 def mark_moved(view: ClusterView, found: Exposed, registered: Registered) -> ClusterView:
-    """Return the view with those brokers marked that a restart gives another address."""
+    """Return the view with those brokers marked that a restart gives another address.
+
+    What is registered of one that is not healthy may be left of its former life.
+    """
 
     def moved(broker: BrokerPod) -> bool:
         line, one = found.lines.get(broker.broker_id), registered.get(BrokerId(broker.broker_id))
-        if line is None or one is None or broker.pod is None or not line.is_for(broker.node):
+        if line is None or one is None or not broker.healthy or not line.is_for(broker.node):
             return False
         return any(_advertised(one, name) != endpoint for name, endpoint in line.endpoints.items())
 
