@@ -177,10 +177,10 @@ def driver_stands_still_while_its_successor_runs(job: RunningJob) -> None:
     try:
         keeper.freeze()
 
-        def is_told() -> bool:
+        def is_reported() -> bool:
             return kubectl.condition("consumergroup", job.name).get("status") == "False"
 
-        eventually(is_told, "the job is not Ready", 120)
+        eventually(is_reported, "the job is not Ready", 120)
         # Its name is free once the pod is away; there is no place for the next one on that node.
         kubectl("cordon", node)
         kubectl("delete", "pod", job.driver, "--force", "--grace-period=0")

@@ -26,9 +26,7 @@ _START_SECONDS = 60
 class S3Store:
     """A running store with one bucket, for those who know its secret key."""
 
-    def __init__(
-        self, folder: Path, host: str = "127.0.0.1", secret_key: str = SECRET_KEY
-    ) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1", secret_key: str = SECRET_KEY) -> None:
         program = require_programs("versitygw") / "versitygw"
         self.folder = folder / "store"
         (self.folder / BUCKET).mkdir(parents=True)
