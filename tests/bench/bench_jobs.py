@@ -297,17 +297,22 @@ def run(rounds: int, seconds: float, records: Mapping[int, int]) -> bool:
             for size in SIZES:
                 fill(clusters[name].bootstrap, size, records[size])
         bench = Bench(folder, clusters, records)
+        good = False
         with contextlib.suppress(KeyboardInterrupt):
             bench.start()
             stack.callback(bench.stop)
             longest = 0.0
-            for number in range(rounds):
-                at = time.monotonic()
-                if at - began + longest > seconds:
-                    break
-                bench.round(number)
-                longest = max(longest, time.monotonic() - at)
-        return report(bench.ratios)
+            try:
+                for number in range(rounds):
+                    at = time.monotonic()
+                    if at - began + longest > seconds:
+                        break
+                    bench.round(number)
+                    longest = max(longest, time.monotonic() - at)
+            finally:
+                # Whatever ended it: an interrupt may end Spark first, too.
+                good = report(bench.ratios)
+        return good
 
 
 def _spark_environment(folder: Path) -> dict[str, str]:
