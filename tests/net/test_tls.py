@@ -340,10 +340,12 @@ async def test_piece_of_a_region_is_not_held_against_a_late_reader(tmp_path: Pat
         regions = [CountedRegion(descriptor, 0, 2 * PIECE_BYTES) for _ in range(2)]
         outgoing = EncryptedOutgoing([b"start", regions[0], b"between", regions[1]])
         assert outgoing.held_bytes() == len(b"start" + b"between")
-        await outgoing.take_piece()
+        if not outgoing.take_piece():
+            await outgoing.read_piece()
         assert bytes(outgoing.piece) == b"start"
         outgoing.skip(len(b"start"))
-        await outgoing.take_piece()
+        if not outgoing.take_piece():
+            await outgoing.read_piece()
         assert len(outgoing.piece) == PIECE_BYTES
         assert outgoing.held_bytes() == len(b"between")
         outgoing.close()

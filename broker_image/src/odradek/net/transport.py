@@ -26,11 +26,13 @@ import contextlib
 import os
 import socket
 import ssl
+import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol, TypeVar
 
+from odradek.net.inline_future import InlineFuture
 from odradek.net.sending import SLICE_BYTES, Outgoing, ignore_wait, send_all
 from odradek.protocol.regions import IN_MEMORY, Buffer, FileRegion, Part
 
@@ -48,8 +50,17 @@ _TAKEN_BYTES: Final = 256 * 1024
 _TAKEN_A_READ: Final = 3 * _TAKEN_BYTES
 # Reads of one connection in a row before the others.
 _READS_A_TURN: Final = 8
-# About one TLS record. OpenSSL's buffer of what arrives never shrinks, so it gets no more at once.
-_RECORD_BYTES: Final = 16 * 1024
+# A full record, with what encryption adds. OpenSSL's buffer of what arrives never shrinks, so it
+# gets no more at once.
+_RECORD_BYTES: Final = 16 * 1024 + 256
+# A longer record is an error, of which OpenSSL tells the peer (RFC 5246, 6.2.3; less in TLS 1.3).
+_LONGEST_RECORD_BYTES: Final = 16 * 1024 + 2048
+# Its kind, the major version (all of TLS have 3), the length of what follows.
+_RECORD_HEADER: Final = struct.Struct(">BBxH")
+_HEADER_BYTES: Final = _RECORD_HEADER.size
+_unpack_header: Final = _RECORD_HEADER.unpack_from
+_CHANGE_CIPHER_SPEC, _APPLICATION_DATA = 20, 23
+_RECORD_KINDS: Final = frozenset(range(20, 25))
 # What OpenSSL says unasked, answers to key updates for instance, waits up to this size.
 _UNASKED_BYTES: Final = 64 * 1024
 
@@ -153,16 +164,55 @@ class Handshakes:
         self._threads = ThreadPoolExecutor(_HANDSHAKE_THREADS, "tls-handshake")
         self.failed: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
         # Where the event loop puts cipher text for a moment, of whichever connection.
-        self.scratch = memoryview(bytearray(_TAKEN_BYTES))
+        self.scratch = memoryview(bytearray(_TAKEN_BYTES + _LONGEST_RECORD_BYTES + 64))
 
-    async def step(self, work: Callable[[], T]) -> T:
+    async def step(self, work: Callable[[], None]) -> None:
         """Run one step of a handshake in a thread."""
         async with self._slots:
-            return await _run_to_end(self._threads, work)
+            await _Step(work).run_in(self._threads)
 
     def close(self) -> None:
         """End the threads."""
         self._threads.shutdown(wait=False)
+
+
+class _Step:
+    """Work in a thread, whose waiter goes on as soon as the event loop hears of its end.
+
+    `run_in_executor` takes some more rounds of the event loop, and their system calls.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._loop = asyncio.get_running_loop()
+        self._end = InlineFuture[None](loop=self._loop)
+        self._has_ended = False
+        self._error: BaseException | None = None
+
+    async def run_in(self, threads: ThreadPoolExecutor) -> None:
+        """Do the work. Whoever is cancelled waits for its end: it uses what is closed then."""
+        threads.submit(self._run)
+        try:
+            await self._end
+        except asyncio.CancelledError:
+            if not self._has_ended:
+                self._end = InlineFuture[None](loop=self._loop)
+                await self._end
+            raise
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self._error = error
+        with contextlib.suppress(RuntimeError):  # the event loop has ended, and nobody waits
+            self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        self._has_ended = True
+        _settle(self._end)
 
 
 class TlsTransport:
@@ -192,12 +242,12 @@ class TlsTransport:
         self._unsent = memoryview(b"")  # cipher text
         # How much of the present piece is encrypted, and does not count as sent yet.
         self._owed = 0
+        self._begun = b""  # the beginning of a record, in cipher text
         self._may_have_more = False
         self._reads_soon = False
         # Why there is nothing more to decrypt, once what came before is read.
         self._end: ssl.SSLError | None = None
         self._on_readable: Callable[[], None] | None = None
-        self._room: asyncio.Future[None] | None = None
         self._closed = False
 
     # --- handshake ---
@@ -219,15 +269,21 @@ class TlsTransport:
     async def _shake_hands(self) -> None:
         if self._is_server:
             await self._receive_handshake()
-        tls = self._context().wrap_bio(
+        context = self._context()
+        tls = context.wrap_bio(
             self._incoming, self._outgoing, self._is_server, self._server_hostname
         )
+        shows_nothing = self._is_server and context.verify_mode == ssl.CERT_NONE
+        is_cheap = False
         while True:
             try:
-                await self._handshakes.step(tls.do_handshake)
+                if is_cheap:
+                    tls.do_handshake()
+                else:
+                    await self._handshakes.step(tls.do_handshake)
             except ssl.SSLWantReadError:
                 await self._send_handshake()
-                await self._receive_handshake()
+                is_cheap = await self._receive_handshake() and shows_nothing
             except ssl.SSLError:
                 with contextlib.suppress(OSError):
                     self._flush()  # the alert that tells the peer why
@@ -241,7 +297,7 @@ class TlsTransport:
             with contextlib.suppress(OSError):
                 self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         self._tls = tls
-        self._may_have_more = bool(self._incoming.pending)
+        self._may_have_more = bool(self._incoming.pending)  # what came with the last message
 
     async def _send_handshake(self) -> None:
         while self._unsent or self._outgoing.pending:
@@ -250,25 +306,32 @@ class TlsTransport:
             except BlockingIOError:
                 await self._await_descriptor(to_write=True)
 
-    async def _receive_handshake(self) -> None:
-        """Pass on what the peer says next. Raises ConnectionError if it has ended."""
+    async def _receive_handshake(self) -> bool:
+        """Pass on what the peer says next; return whether that is the end of TLS 1.3's handshake.
+
+        Only whole records are passed on. Raises ConnectionError if the peer has ended.
+        """
         while True:
-            await self._await_descriptor(to_write=False)
+            begun = len(self._begun)
+            taken = self._handshakes.scratch[: begun + _RECORD_BYTES]
             try:
-                count = self._sock.recv_into(self._handshakes.scratch[:_RECORD_BYTES])
+                count = self._sock.recv_into(taken[begun:])
             except BlockingIOError:
+                await self._await_descriptor(to_write=False)
                 continue
             if not count:
                 raise ConnectionResetError("the peer has ended the connection")
-            self._incoming.write(self._handshakes.scratch[:count])
-            return
+            taken[:begun] = self._begun
+            self._take(taken[: begun + count], memoryview(b""))
+            if self._incoming.pending:
+                return _ends_handshake(taken[: begun + count])
 
     def _failure(self, cause: str, text: str) -> HandshakeError:
         self._handshakes.failed[cause] += 1
         return HandshakeError(cause, text)
 
     async def _await_descriptor(self, *, to_write: bool) -> None:
-        ready = self._loop.create_future()
+        ready = InlineFuture[None](loop=self._loop)
         add = self._loop.add_writer if to_write else self._loop.add_reader
         remove = self._loop.remove_writer if to_write else self._loop.remove_reader
         number = self._sock.fileno()
@@ -276,7 +339,8 @@ class TlsTransport:
         try:
             await ready
         finally:
-            remove(number)
+            if not self._closed:
+                remove(number)
 
     def peer_certificate(self) -> bytes | None:
         """Return the certificate that the peer has proved to have, in DER."""
@@ -287,20 +351,22 @@ class TlsTransport:
     def recv_into(self, buffer: memoryview, /) -> int:
         """Return how many bytes came, 0 at the end. Raises OSError."""
         assert self._tls is not None, "no handshake"
-        found, has_ended, left = self._decrypt(buffer), False, _TAKEN_A_READ
+        found = self._decrypt(buffer) if self._may_have_more and self._end is None else 0
+        has_ended, left = False, _TAKEN_A_READ
         while found < len(buffer) and self._end is None and left > 0:
-            wanted = max(_RECORD_BYTES, min(len(buffer) - found, _TAKEN_BYTES))
+            begun = len(self._begun)
+            wanted = begun + max(_RECORD_BYTES, min(len(buffer) - found, _TAKEN_BYTES))
             taken = self._handshakes.scratch[:wanted]
             try:
-                count = self._sock.recv_into(taken)
+                count = self._sock.recv_into(taken[begun:])
             except BlockingIOError:
                 break
             has_ended = not count
             left -= count
-            for start in range(0, count, _RECORD_BYTES):
-                self._incoming.write(taken[start : min(start + _RECORD_BYTES, count)])
-                found += self._decrypt(buffer[found:])
-            if count < wanted:
+            if begun:
+                taken[:begun] = self._begun
+            found += self._take(taken[: begun + count], buffer[found:])
+            if begun + count < wanted:
                 break
         if self._outgoing.pending:
             self._say_unasked()
@@ -309,18 +375,34 @@ class TlsTransport:
             return found
         raise self._end or BlockingIOError
 
+    def _take(self, taken: memoryview, buffer: memoryview) -> int:
+        """Decrypt records as far as there is room; return how many bytes that gave.
+
+        What has no room waits in OpenSSL's buffer, the beginning of a record in ours: OpenSSL tells
+        by an exception that it needs more, which costs as much as to decrypt a record.
+        """
+        found = start = 0
+        while end := records_end(taken, start):
+            self._incoming.write(taken[start:end])
+            if found < len(buffer) and self._end is None:
+                found += self._decrypt(buffer[found:])
+            start = end
+        self._begun = bytes(taken[start:])
+        return found
+
     def _decrypt(self, buffer: memoryview) -> int:
-        """Decrypt what was taken from the socket; return how many bytes that gave."""
+        """Decrypt what OpenSSL has; return how many bytes that gave."""
         assert self._tls is not None
-        found = 0
+        found, size, tls, incoming = 0, len(buffer), self._tls, self._incoming
         try:
-            while found < len(buffer) and self._end is None:
-                count: int = self._tls.read(len(buffer) - found, buffer[found:])  # type: ignore[assignment]
-                found += count
+            while found < size and (incoming.pending or tls.pending()):
+                count: int = tls.read(size - found, buffer[found:])  # type: ignore[assignment]
                 if not count:
                     self._end = ssl.SSLZeroReturnError()
+                    break
+                found += count
         except ssl.SSLWantReadError:
-            pass
+            pass  # the last record was none of data
         except ssl.SSLError as error:
             self._end = error
         return found
@@ -339,15 +421,18 @@ class TlsTransport:
 
     def start_reading(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever there are bytes to read, those that we hold included."""
+        if self._closed:
+            return
         self._on_readable = callback
-        self._watch()
+        self._loop.add_reader(self._sock.fileno(), self._read)
         if self._may_have_more:
             self._read_soon()
 
     def stop_reading(self) -> None:
         """Stop calling it."""
-        self._on_readable = None
-        self._watch()
+        if self._on_readable is not None:
+            self._on_readable = None
+            self._loop.remove_reader(self._sock.fileno())
 
     def _read_soon(self) -> None:
         if not self._reads_soon:
@@ -405,48 +490,24 @@ class TlsTransport:
         budget = SLICE_BYTES
         try:
             while not outgoing.done:
-                if not outgoing.has_piece:
-                    await outgoing.take_piece()
-                try:
+                if not outgoing.has_piece and not outgoing.take_piece():
+                    await outgoing.read_piece()
+                with contextlib.suppress(BlockingIOError):
                     sent = self.send(outgoing.piece)
-                except BlockingIOError:
+                    outgoing.skip(sent)
+                    budget -= sent
+                    on_progress()
+                if outgoing.has_piece:
                     on_wait(outgoing)
-                    await self._until_room()
-                    continue
-                outgoing.skip(sent)
-                budget -= sent
-                on_progress()
-                if budget <= 0 and not outgoing.done:
+                    await self._await_descriptor(to_write=True)
+                elif budget <= 0 and not outgoing.done:
                     on_wait(outgoing)
                     await asyncio.sleep(0)
                     budget = SLICE_BYTES
         finally:
             outgoing.close()
 
-    async def _until_room(self) -> None:
-        self._room = self._loop.create_future()
-        self._watch()
-        try:
-            await self._room
-        finally:
-            self._room = None
-            self._watch()
-
     # --- the descriptor ---
-
-    def _watch(self) -> None:
-        """Let the event loop look for what reads and writes wait for."""
-        if self._closed:
-            return
-        number = self._sock.fileno()
-        if self._on_readable is not None:
-            self._loop.add_reader(number, self._read)
-        else:
-            self._loop.remove_reader(number)
-        if self._room is not None:
-            self._loop.add_writer(number, _settle, self._room)
-        else:
-            self._loop.remove_writer(number)
 
     def fileno(self) -> int:
         """Return the descriptor, to look at the connection only."""
@@ -461,8 +522,8 @@ class TlsTransport:
         """Tell the peer that nothing more comes (close_notify), and close the connection."""
         if self._closed:
             return
-        self._on_readable, self._room = None, None
-        self._watch()
+        self.stop_reading()
+        self._loop.remove_writer(self._sock.fileno())
         self._closed = True
         if self._tls is not None:
             with contextlib.suppress(ssl.SSLError):
@@ -505,8 +566,8 @@ class EncryptedOutgoing(Outgoing):
         self.piece = self.piece[count:]
         self.sent += count
 
-    async def take_piece(self) -> None:
-        """Take the next piece, from a thread if a disk has to be waited for.
+    def take_piece(self) -> bool:
+        """Take the next piece; return False if a disk has to be waited for: `read_piece` does.
 
         Raises ConnectionError if a file ends before its region does.
         """
@@ -514,20 +575,33 @@ class EncryptedOutgoing(Outgoing):
         self._is_of_region = not isinstance(part, IN_MEMORY)
         if isinstance(part, IN_MEMORY):
             self._take_buffers()
-            return
+            return True
+        view = self._room_for(part)
+        taken = _read_cached(part, self._offset, view) if view else 0
+        if taken is not None:
+            self._took(part, view, taken)
+        return taken is not None
+
+    async def read_piece(self) -> None:
+        """Take the next piece, of a region, from a thread."""
+        part = self._parts[self._index]
+        assert not isinstance(part, IN_MEMORY), "a buffer is read from no disk"
+        view, position = self._room_for(part), self._offset
+        taken = await _run_to_end(None, lambda: _read(part, position, view))
+        self._took(part, view, taken)
+
+    def _room_for(self, part: FileRegion) -> memoryview:
+        """Return where the next bytes of a region go."""
         count = min(part.length - self._offset, PIECE_BYTES)
         if self._buffer is None:
             self._buffer = bytearray(min(part.length, PIECE_BYTES))
         elif len(self._buffer) < count:
             self._buffer = bytearray(PIECE_BYTES)
-        view = memoryview(self._buffer)[:count]
-        taken = _read_cached(part, self._offset, view) if count else 0
-        if count and taken is None:
-            position = self._offset
-            taken = await _run_to_end(None, lambda: _read(part, position, view))
-        if count and not taken:
+        return memoryview(self._buffer)[:count]
+
+    def _took(self, part: FileRegion, view: memoryview, taken: int) -> None:
+        if view and not taken:
             raise ConnectionError("file ended before the region that was promised")
-        assert taken is not None
         self.piece = view[:taken]
         self._offset += taken
         if self._offset == part.length:
@@ -561,6 +635,37 @@ class EncryptedOutgoing(Outgoing):
     def done_parts(self) -> bool:
         """Return whether every part went into a piece."""
         return self._index == len(self._parts)
+
+
+def records_end(cipher: memoryview, start: int) -> int:
+    """Return the end of some whole TLS records from `start` on, 0 if there is none.
+
+    They are small ones together, or one large one. What cannot be a record has no end of its own:
+    OpenSSL gets all of it.
+    """
+    end, most, arrived = 0, start + _RECORD_BYTES, len(cipher)
+    while start <= arrived - _HEADER_BYTES:
+        kind, version, length = _unpack_header(cipher, start)
+        if kind not in _RECORD_KINDS or version != 3 or length > _LONGEST_RECORD_BYTES:
+            return arrived
+        start += _HEADER_BYTES + length
+        if start > arrived or (end and start > most):
+            break
+        end = start
+    return end
+
+
+def _ends_handshake(cipher: memoryview) -> bool:
+    """Return whether records begin with an encrypted message, as the last one of TLS 1.3 is.
+
+    It follows a ChangeCipherSpec that means nothing. All other messages make OpenSSL compute for
+    long; they are in plain text, or of TLS 1.2, and records of the kind HANDSHAKE.
+    """
+    kind, _, length = _unpack_header(cipher)
+    if kind == _CHANGE_CIPHER_SPEC:
+        following = _HEADER_BYTES + int(length)
+        kind = cipher[following] if following < len(cipher) else kind
+    return bool(kind == _APPLICATION_DATA)
 
 
 def _read_cached(region: FileRegion, offset: int, view: memoryview) -> int | None:
@@ -600,6 +705,6 @@ def _cause(error: ssl.SSLError) -> str:
     return "protocol"
 
 
-def _settle(ready: asyncio.Future[None]) -> None:
+def _settle(ready: InlineFuture[None]) -> None:
     if not ready.done():
-        ready.set_result(None)
+        ready.settle(None)
