@@ -8,76 +8,42 @@ What TLS needs besides (`TlsTransport`). OpenSSL works between two buffers in me
 alone moves their bytes to and from the socket:
 
 - Clients may send each record of a batch as a TLS record of its own. OpenSSL would read each from a
-  socket by two system calls; so what the socket has is taken by one.
+  socket by two system calls; so what the socket has is taken by one, and whole records are passed
+  on (`tls_records`).
 - Bytes that were taken from the socket, and not asked for yet, are not seen by epoll: after a read
   that filled its buffer there is another one.
 - A write is encrypted as a whole, and may find the socket full: so a piece counts as sent when all
   of its cipher text is, and is kept until then.
 - `sendfile` would put the bytes of a file on the wire as they are. Regions are read into memory and
-  encrypted: in the event loop if the page cache has them, else in a thread.
-- Handshakes cost milliseconds and run in threads, a few at a time, each within a time limit. A peer
-  that sends nothing takes no memory of OpenSSL.
+  encrypted (`encrypted_outgoing`).
+- Handshakes may cost milliseconds and run in threads, a few at a time (`handshakes`), each within a
+  time limit. The end of one of TLS 1.3 is cheap, and stays in the event loop. A peer that sends
+  nothing takes no memory of OpenSSL.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import ssl
-import struct
-from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
-from odradek.net.inline_future import InlineFuture
+from odradek.net.encrypted_outgoing import PIECE_BYTES, EncryptedOutgoing
+from odradek.net.handshakes import HandshakeError, Handshakes, cause_of
+from odradek.net.inline_future import InlineFuture, wake
 from odradek.net.sending import SLICE_BYTES, Outgoing, ignore_wait, send_all
-from odradek.protocol.regions import IN_MEMORY, Buffer, FileRegion, Part
-
-T = TypeVar("T")
+from odradek.net.tls_records import RECORD_BYTES, TAKEN_BYTES, ends_handshake, records_end
+from odradek.protocol.regions import Buffer, Part
 
 HANDSHAKE_LIMIT_S: Final = 10.0
-# Handshakes that compute or wait for a thread.
-HANDSHAKES_AT_ONCE: Final = 32
-_HANDSHAKE_THREADS: Final = 2
-# Bytes encrypted in one call: four TLS records.
-PIECE_BYTES: Final = 64 * 1024
-# Most cipher text taken from a socket in one call.
-_TAKEN_BYTES: Final = 256 * 1024
 # Most cipher text taken in one read, however fast the peer is: others wait.
-_TAKEN_A_READ: Final = 3 * _TAKEN_BYTES
+_TAKEN_A_READ: Final = 3 * TAKEN_BYTES
 # Reads of one connection in a row before the others.
 _READS_A_TURN: Final = 8
-# A full record, with what encryption adds. OpenSSL's buffer of what arrives never shrinks, so it
-# gets no more at once.
-_RECORD_BYTES: Final = 16 * 1024 + 256
-# A longer record is an error, of which OpenSSL tells the peer (RFC 5246, 6.2.3; less in TLS 1.3).
-_LONGEST_RECORD_BYTES: Final = 16 * 1024 + 2048
-# Its kind, the major version (all of TLS have 3), the length of what follows.
-_RECORD_HEADER: Final = struct.Struct(">BBxH")
-_HEADER_BYTES: Final = _RECORD_HEADER.size
-_unpack_header: Final = _RECORD_HEADER.unpack_from
-_CHANGE_CIPHER_SPEC, _APPLICATION_DATA = 20, 23
-_RECORD_KINDS: Final = frozenset(range(20, 25))
 # What OpenSSL says unasked, answers to key updates for instance, waits up to this size.
 _UNASKED_BYTES: Final = 64 * 1024
-
-
-class HandshakeError(ConnectionError):
-    """A handshake failed; `cause` is one of CAUSES, the text says more."""
-
-    def __init__(self, cause: str, text: str) -> None:
-        super().__init__(text)
-        self.cause = cause
-
-
-CAUSES: Final = ("certificate", "disconnected", "no-tls", "protocol", "timeout")
-"""Why handshakes fail: the peer's certificate or ours is refused; it went away; it does not speak
-TLS; there is no common version or cipher, or the handshake is damaged; it took too long."""
-
-_NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})
 
 
 class Transport(Protocol):
@@ -156,65 +122,6 @@ def plain(sock: socket.socket) -> PlainTransport:
     return transport
 
 
-class Handshakes:
-    """The threads for the handshakes of all connections of a process."""
-
-    def __init__(self, at_once: int = HANDSHAKES_AT_ONCE) -> None:
-        self._slots = asyncio.Semaphore(at_once)
-        self._threads = ThreadPoolExecutor(_HANDSHAKE_THREADS, "tls-handshake")
-        self.failed: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
-        # Where the event loop puts cipher text for a moment, of whichever connection.
-        self.scratch = memoryview(bytearray(_TAKEN_BYTES + _LONGEST_RECORD_BYTES + 64))
-
-    async def step(self, work: Callable[[], None]) -> None:
-        """Run one step of a handshake in a thread."""
-        async with self._slots:
-            await _Step(work).run_in(self._threads)
-
-    def close(self) -> None:
-        """End the threads."""
-        self._threads.shutdown(wait=False)
-
-
-class _Step:
-    """Work in a thread, whose waiter goes on as soon as the event loop hears of its end.
-
-    `run_in_executor` takes some more rounds of the event loop, and their system calls.
-    """
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work = work
-        self._loop = asyncio.get_running_loop()
-        self._end = InlineFuture[None](loop=self._loop)
-        self._has_ended = False
-        self._error: BaseException | None = None
-
-    async def run_in(self, threads: ThreadPoolExecutor) -> None:
-        """Do the work. Whoever is cancelled waits for its end: it uses what is closed then."""
-        threads.submit(self._run)
-        try:
-            await self._end
-        except asyncio.CancelledError:
-            if not self._has_ended:
-                self._end = InlineFuture[None](loop=self._loop)
-                await self._end
-            raise
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            self._work()
-        except BaseException as error:
-            self._error = error
-        with contextlib.suppress(RuntimeError):  # the event loop has ended, and nobody waits
-            self._loop.call_soon_threadsafe(self._tell)
-
-    def _tell(self) -> None:
-        self._has_ended = True
-        _settle(self._end)
-
-
 class TlsTransport:
     """A socket that speaks TLS after `handshake`; takes over `sock`.
 
@@ -262,7 +169,7 @@ class TlsTransport:
         except ssl.SSLCertVerificationError as error:
             raise self._failure("certificate", f"TLS: {error.verify_message}") from error
         except ssl.SSLError as error:
-            raise self._failure(_cause(error), f"TLS: {error.reason or error}") from error
+            raise self._failure(cause_of(error), f"TLS: {error.reason or error}") from error
         except (OSError, ValueError) as error:
             raise self._failure("disconnected", f"TLS handshake: {error}") from error
 
@@ -313,7 +220,7 @@ class TlsTransport:
         """
         while True:
             begun = len(self._begun)
-            taken = self._handshakes.scratch[: begun + _RECORD_BYTES]
+            taken = self._handshakes.scratch[: begun + RECORD_BYTES]
             try:
                 count = self._sock.recv_into(taken[begun:])
             except BlockingIOError:
@@ -324,7 +231,7 @@ class TlsTransport:
             taken[:begun] = self._begun
             self._take(taken[: begun + count], memoryview(b""))
             if self._incoming.pending:
-                return _ends_handshake(taken[: begun + count])
+                return ends_handshake(taken[: begun + count])
 
     def _failure(self, cause: str, text: str) -> HandshakeError:
         self._handshakes.failed[cause] += 1
@@ -335,7 +242,7 @@ class TlsTransport:
         add = self._loop.add_writer if to_write else self._loop.add_reader
         remove = self._loop.remove_writer if to_write else self._loop.remove_reader
         number = self._sock.fileno()
-        add(number, _settle, ready)
+        add(number, wake, ready)
         try:
             await ready
         finally:
@@ -355,7 +262,7 @@ class TlsTransport:
         has_ended, left = False, _TAKEN_A_READ
         while found < len(buffer) and self._end is None and left > 0:
             begun = len(self._begun)
-            wanted = begun + max(_RECORD_BYTES, min(len(buffer) - found, _TAKEN_BYTES))
+            wanted = begun + max(RECORD_BYTES, min(len(buffer) - found, TAKEN_BYTES))
             taken = self._handshakes.scratch[:wanted]
             try:
                 count = self._sock.recv_into(taken[begun:])
@@ -532,179 +439,3 @@ class TlsTransport:
                 while self._unsent or self._outgoing.pending:
                     self._flush()
         self._sock.close()
-
-
-class EncryptedOutgoing(Outgoing):
-    """The unsent rest of an answer that goes through TLS, in pieces of at most PIECE_BYTES.
-
-    A piece stays the same until all of it is sent. As without TLS, what is of a region does not
-    count as held: who reads such an answer late is not closed for one piece.
-    """
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        super().__init__(parts)
-        self.piece: memoryview = memoryview(b"")
-        self._is_of_region = False
-        self._buffer: bytearray | None = None  # what is read of regions, reused
-
-    @property
-    def has_piece(self) -> bool:
-        """Return whether bytes of a piece are not sent yet."""
-        return bool(self.piece)
-
-    @property
-    def done(self) -> bool:
-        """Return whether everything is sent."""
-        return not self.piece and self._index == len(self._parts)
-
-    def held_bytes(self) -> int:
-        """Return how much memory the unsent parts take."""
-        return (0 if self._is_of_region else len(self.piece)) + super().held_bytes()
-
-    def skip(self, count: int) -> None:
-        """Note that the first bytes of the piece are sent."""
-        self.piece = self.piece[count:]
-        self.sent += count
-
-    def take_piece(self) -> bool:
-        """Take the next piece; return False if a disk has to be waited for: `read_piece` does.
-
-        Raises ConnectionError if a file ends before its region does.
-        """
-        part = self._parts[self._index]
-        self._is_of_region = not isinstance(part, IN_MEMORY)
-        if isinstance(part, IN_MEMORY):
-            self._take_buffers()
-            return True
-        view = self._room_for(part)
-        taken = _read_cached(part, self._offset, view) if view else 0
-        if taken is not None:
-            self._took(part, view, taken)
-        return taken is not None
-
-    async def read_piece(self) -> None:
-        """Take the next piece, of a region, from a thread."""
-        part = self._parts[self._index]
-        assert not isinstance(part, IN_MEMORY), "a buffer is read from no disk"
-        view, position = self._room_for(part), self._offset
-        taken = await _run_to_end(None, lambda: _read(part, position, view))
-        self._took(part, view, taken)
-
-    def _room_for(self, part: FileRegion) -> memoryview:
-        """Return where the next bytes of a region go."""
-        count = min(part.length - self._offset, PIECE_BYTES)
-        if self._buffer is None:
-            self._buffer = bytearray(min(part.length, PIECE_BYTES))
-        elif len(self._buffer) < count:
-            self._buffer = bytearray(PIECE_BYTES)
-        return memoryview(self._buffer)[:count]
-
-    def _took(self, part: FileRegion, view: memoryview, taken: int) -> None:
-        if view and not taken:
-            raise ConnectionError("file ended before the region that was promised")
-        self.piece = view[:taken]
-        self._offset += taken
-        if self._offset == part.length:
-            self._advance()
-            part.close()
-
-    def close(self) -> None:
-        """Close the unsent regions; idempotent."""
-        self.piece = memoryview(b"")
-        super().close()
-
-    def _take_buffers(self) -> None:
-        """Take the next bytes of parts in memory; small parts make one piece."""
-        first = memoryview(self._parts[self._index])[self._offset :]  # type: ignore[arg-type]
-        if len(first) > PIECE_BYTES:
-            self.piece = first[:PIECE_BYTES]
-            self._offset += PIECE_BYTES
-            return
-        gathered, total = [first], len(first)
-        self._advance()
-        while not self.done_parts and total < PIECE_BYTES:
-            part = self._parts[self._index]
-            if not isinstance(part, IN_MEMORY) or total + len(part) > PIECE_BYTES:
-                break
-            gathered.append(memoryview(part))
-            total += len(part)
-            self._advance()
-        self.piece = first if len(gathered) == 1 else memoryview(b"".join(gathered))
-
-    @property
-    def done_parts(self) -> bool:
-        """Return whether every part went into a piece."""
-        return self._index == len(self._parts)
-
-
-def records_end(cipher: memoryview, start: int) -> int:
-    """Return the end of some whole TLS records from `start` on, 0 if there is none.
-
-    They are small ones together, or one large one. What cannot be a record has no end of its own:
-    OpenSSL gets all of it.
-    """
-    end, most, arrived = 0, start + _RECORD_BYTES, len(cipher)
-    while start <= arrived - _HEADER_BYTES:
-        kind, version, length = _unpack_header(cipher, start)
-        if kind not in _RECORD_KINDS or version != 3 or length > _LONGEST_RECORD_BYTES:
-            return arrived
-        start += _HEADER_BYTES + length
-        if start > arrived or (end and start > most):
-            break
-        end = start
-    return end
-
-
-def _ends_handshake(cipher: memoryview) -> bool:
-    """Return whether records begin with an encrypted message, as the last one of TLS 1.3 is.
-
-    It follows a ChangeCipherSpec that means nothing. All other messages make OpenSSL compute for
-    long; they are in plain text, or of TLS 1.2, and records of the kind HANDSHAKE.
-    """
-    kind, _, length = _unpack_header(cipher)
-    if kind == _CHANGE_CIPHER_SPEC:
-        following = _HEADER_BYTES + int(length)
-        kind = cipher[following] if following < len(cipher) else kind
-    return bool(kind == _APPLICATION_DATA)
-
-
-def _read_cached(region: FileRegion, offset: int, view: memoryview) -> int | None:
-    """Read what the page cache has; None if the disk has to be asked."""
-    try:
-        return os.preadv(region.fd, [view], region.position + offset, os.RWF_NOWAIT)
-    except OSError:
-        # EAGAIN; or a file system that cannot tell.
-        return None
-
-
-def _read(region: FileRegion, offset: int, view: memoryview) -> int:
-    return os.preadv(region.fd, [view], region.position + offset)
-
-
-async def _run_to_end(threads: ThreadPoolExecutor | None, work: Callable[[], T]) -> T:
-    """Run work in a thread. Whoever is cancelled waits for its end: it uses what is closed then."""
-    running = asyncio.get_running_loop().run_in_executor(threads, work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        if not running.done():
-            await asyncio.wait({running})
-        if not running.cancelled():
-            running.exception()  # nobody else asks for it
-        raise
-
-
-def _cause(error: ssl.SSLError) -> str:
-    reason = error.reason or ""
-    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        return "disconnected"
-    if reason in _NO_TLS:
-        return "no-tls"
-    if "CERTIFICATE" in reason or "UNKNOWN_CA" in reason:
-        return "certificate"
-    return "protocol"
-
-
-def _settle(ready: InlineFuture[None]) -> None:
-    if not ready.done():
-        ready.settle(None)
