@@ -11,8 +11,17 @@ from typing import TypeVar
 
 import pytest
 
+from odradek.net.handshakes import Handshakes
 from odradek.net.tls_records import RECORD_BYTES, ends_handshake, records_end
-from tests.net.test_tls import HOSTS, client_context, echo, framed, listening, settings_of
+from tests.net.test_tls import (
+    HOSTS,
+    client_context,
+    echo,
+    echoed,
+    framed,
+    listening,
+    settings_of,
+)
 from tests.support import certificates
 
 T = TypeVar("T")
@@ -107,6 +116,37 @@ def test_only_the_last_message_of_tls_13_ends_a_handshake(own: certificates.Issu
     ):
         said = flights(own, arrange)
         assert [ends_handshake(memoryview(one)) for one in said] == ends, arrange.__name__
+
+
+class CountedHandshakes(Handshakes):
+    """Handshakes that count what goes through their threads."""
+
+    steps = 0
+
+    async def step(self, work: Callable[[], None]) -> None:
+        self.steps += 1
+        await super().step(work)
+
+
+@pytest.mark.parametrize(
+    ("version", "auth", "steps"),
+    [
+        (ssl.TLSVersion.TLSv1_3, "none", 1),
+        # The last message has a certificate, and a signature to be checked.
+        (ssl.TLSVersion.TLSv1_3, "required", 2),
+        (ssl.TLSVersion.TLSv1_2, "none", 2),
+    ],
+)
+async def test_what_takes_long_in_a_handshake_runs_in_threads(
+    own: certificates.Issued, version: ssl.TLSVersion, auth: str, steps: int
+) -> None:
+    context = client_context(own)
+    context.load_cert_chain(own.certificate_path, own.key_path)
+    context.maximum_version = version
+    handshakes = CountedHandshakes()
+    async with listening(echo, settings_of(own, auth), handshakes) as listener:
+        assert await echoed(listener, context) == b"x"
+    assert handshakes.steps == steps
 
 
 class Client:
