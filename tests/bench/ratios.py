@@ -45,7 +45,7 @@ class Table:
             figures.setdefault(what, {}).setdefault(name, []).append(value)
 
     def lines(self, goals: Mapping[str, float]) -> Iterator[str]:
-        """Yield the table, and whether each goal is met.
+        """Yield the table of what all systems finished, and whether each goal is met.
 
         Goals are the least ratios, by the first word of what was measured.
         """
@@ -56,11 +56,16 @@ class Table:
         names = f"{self.mine:>8} {self.theirs[:6]:>6}"
         yield f"{'':42}{names}{'':37}{names}"
         found: dict[str, list[Ratio]] = {}
-        for what, speeds in self.speeds.items():
-            against = ratio(speeds[self.mine], speeds[self.theirs])
-            noise = ratio(speeds[self.again], speeds[self.mine])
+        for what, by_name in self.speeds.items():
+            each = [by_name.get(one, []) for one in (self.mine, self.theirs, self.again)]
+            rounds = min(map(len, each))
+            if not rounds:
+                continue
+            mine, theirs, again = (one[:rounds] for one in each)
+            against = ratio(mine, theirs)
+            noise = ratio(again, mine)
             found.setdefault(what.split()[0], []).append(against)
-            medians = [statistics.median(speeds[name]) for name in (self.mine, self.theirs)]
+            medians = [statistics.median(one) for one in (mine, theirs)]
             spent = [
                 statistics.median(self.processor[what][one]) for one in (self.mine, self.theirs)
             ]

@@ -23,3 +23,11 @@ def test_goals_count_the_cases_that_meet_them() -> None:
     ]
     assert lines[2].startswith("produce A")
     assert "1.20 (1.20-1.20)" in lines[2]
+
+
+def test_what_was_interrupted_does_not_count() -> None:
+    table = Table("ours", "theirs", "again")
+    for name in ("ours", "theirs", "again", "ours"):
+        table.note("fetch A", name, 10.0, 0.5)
+    table.note("fetch B", "ours", 10.0, 0.5)
+    assert [line[:7] for line in list(table.lines({}))[2:]] == ["fetch A"]
