@@ -23,7 +23,10 @@ HERE = Path(__file__).parent
 LOCK = HERE / "requirements.lock"
 CACHE = Path.home() / ".cache" / "odradek" / "docs"
 LIMIT_SECONDS = 300
-MERMAID = "@mermaid-js/tiny/dist/mermaid.tiny.js"
+SCRIPTS = {
+    "mermaid.js": "@mermaid-js/tiny/dist/mermaid.tiny.js",
+    "iframe-worker.js": "iframe-worker/shim/index.js",
+}
 
 
 def build(target: Path = TARGET) -> Path:
@@ -33,10 +36,11 @@ def build(target: Path = TARGET) -> Path:
     """
     python = environment()
     settings = staging.write(target)
-    script = Path(node_packages.node_path(HERE)) / MERMAID
-    shutil.copy(script, target / "pages/assets/mermaid.js")
+    packages = Path(node_packages.node_path(HERE))
+    for name, source in SCRIPTS.items():
+        shutil.copy(packages / source, target / "pages/assets" / name)
     subprocess.run(
-        [python, "-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", settings],
+        [python, "-m", "mkdocs", "build", "--strict", "--config-file", settings],
         cwd=target,
         check=True,
         timeout=LIMIT_SECONDS,

@@ -24,6 +24,7 @@ DOCS = ROOT / "docs"
 SETTINGS, NAVIGATION = DOCS / "mkdocs.yml", DOCS / "navigation.yml"
 # Documents outside of docs/ that are pages, too.
 _OTHERS = {
+    "README.md": "project/readme.md",
     "ARCHITECTURE.md": "project/architecture.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
@@ -112,7 +113,6 @@ def _places() -> dict[Path, str]:
     found |= {path: f"reference/examples.md#{part}" for path, part in examples.places().items()}
     found |= {path.parent: place for path, place in found.items() if path.name == "README.md"}
     found[examples.VALUES] = "reference/chart-values.md"
-    found[ROOT / "README.md"] = "README.md"
     found |= {path: str(path.relative_to(DOCS)) for path in DOCS.rglob("*.png")}
     return found
 

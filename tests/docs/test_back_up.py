@@ -75,6 +75,10 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield made
 
 
+@pytest.mark.full(
+    "tests/docs/test_back_up.py"
+    "::test_an_older_copy_of_zookeeper_keeps_all_records_of_the_topics_that_it_knows"
+)
 def test_a_cluster_that_was_copied_at_rest_comes_back_whole(machine: Machine) -> None:
     machine.stop()
     machine.run("copy-zookeeper")
