@@ -44,7 +44,7 @@ def page() -> str:
     """Return the page."""
     known, others, events = ready_reasons(), conditions(), _found(EVENT)
     rows = [
-        (code(name), _MEANING[truth], ", ".join(sorted(one.kinds)) or "all", _messages(one))
+        (code(name), _MEANING[truth], ", ".join(sorted(one.kinds)), _messages(one))
         for name, (truth, one) in sorted(known.items())
     ]
     of_conditions = [

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from tests.docs import blocks
 from tests.layout.sources import ROOT
 from tests.support import helm

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,24 @@ from prometheus_client.parser import text_string_to_metric_families
 from odradek import config, properties
 from odradek.handlers.dispatch import ADVERTISED
 from tests.docs import commands, crds, metrics, protocol, reasons, settings, site, staging
-from tests.layout.sources import ROOT
+from tests.layout.sources import PACKAGES, ROOT
 from tests.reconcile import statuses
+from tests.support.broker import STEADY, Cluster
+from tests.support.clients import create_topic, produce_all
+from tests.support.ports import free_port
 
 FOREIGN = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(?:https?:)?//""")
+
+
+@pytest.fixture
+def page_of_a_broker(tmp_path: Path) -> str:
+    """What a broker with a topic and a group serves for Prometheus."""
+    port = free_port()
+    with Cluster(tmp_path, 1, {**STEADY, "odradek.metrics.port": str(port)}) as cluster:
+        create_topic(cluster.bootstrap, "t")
+        produce_all(cluster.bootstrap, "t", [b"a"])
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            return str(answer.read().decode())
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +116,8 @@ def test_every_command_has_its_options_in_the_reference() -> None:
 def test_every_reason_that_statuses_have_is_in_the_reference_with_its_kind() -> None:
     known = reasons.ready_reasons()
     assert statuses.reasons() - set(statuses.PHASES) <= set(known)
-    code = "".join(path.read_text() for path in (ROOT / "operator/src").rglob("*.py"))
-    code += "".join(path.read_text() for path in (ROOT / "broker_image/src").rglob("*.py"))
+    sources = (path for folder in PACKAGES.values() for path in folder.rglob("*.py"))
+    code = "".join(path.read_text() for path in sources)
     assert [reason for reason in known if f'"{reason}"' not in code] == []
 
 
