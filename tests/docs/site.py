@@ -34,13 +34,21 @@ def build(target: Path = TARGET) -> Path:
 
     Raises CalledProcessError, whose output names each page with a fault.
     """
-    python = environment()
     settings = staging.write(target)
     packages = Path(node_packages.node_path(HERE))
     for name, source in SCRIPTS.items():
         shutil.copy(packages / source, target / "pages/assets" / name)
+    return render(settings)
+
+
+def render(settings: Path) -> Path:
+    """Run MkDocs on pages that are there, and return the folder of the site.
+
+    Raises CalledProcessError.
+    """
+    target = settings.parent
     subprocess.run(
-        [python, "-m", "mkdocs", "build", "--strict", "--config-file", settings],
+        [environment(), "-m", "mkdocs", "build", "--strict", "--config-file", settings],
         cwd=target,
         check=True,
         timeout=LIMIT_SECONDS,

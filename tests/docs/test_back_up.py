@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import threading
 from collections.abc import Iterator
@@ -129,8 +128,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 @pytest.mark.full(
-    "tests/docs/test_back_up.py"
-    "::test_an_older_copy_of_zookeeper_keeps_all_records_of_the_topics_that_it_knows"
+    "tests/replica/test_topic_identities.py"
+    "::test_log_of_the_topic_is_adopted_and_says_what_the_znode_says"
 )
 def test_a_cluster_that_was_copied_at_rest_comes_back_whole(machine: Machine) -> None:
     machine.stop()
@@ -152,6 +151,10 @@ def test_a_cluster_that_was_copied_at_rest_comes_back_whole(machine: Machine) ->
     assert machine.committed("readers", "kept") == 20
 
 
+@pytest.mark.full(
+    "tests/replica/test_topic_identities.py"
+    "::test_log_of_the_topic_is_adopted_and_says_what_the_znode_says"
+)
 def test_an_older_copy_of_zookeeper_keeps_all_records_of_the_topics_that_it_knows(
     machine: Machine,
 ) -> None:
@@ -164,8 +167,8 @@ def test_an_older_copy_of_zookeeper_keeps_all_records_of_the_topics_that_it_know
 
 
 @pytest.mark.full(
-    "tests/docs/test_back_up.py"
-    "::test_an_older_copy_of_zookeeper_keeps_all_records_of_the_topics_that_it_knows"
+    "tests/replica/test_topic_identities.py"
+    "::test_log_of_the_topic_is_adopted_and_says_what_the_znode_says"
 )
 def test_records_of_a_topic_that_is_made_anew_late_are_kept_aside(machine: Machine) -> None:
     born = lose_zookeeper_and_restore_an_older_copy(machine)

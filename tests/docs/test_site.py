@@ -60,13 +60,15 @@ def test_lists_and_marks_are_read_as_a_code_host_reads_them(built: Path) -> None
         assert "&lt;!--" not in path.read_text(), path
 
 
-def test_a_broken_link_or_anchor_fails_the_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(staging.REFERENCE, "protocol.md", lambda: "# P\n\n[a](../start.md#none)\n")
+@pytest.mark.parametrize("link", ["README.md#none", "none.md", "#none", "/README.md"])
+def test_a_broken_link_or_anchor_fails_the_build(link: str, tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages/README.md").write_text(f"# Page\n\n[a]({link})\n")
+    settings = tmp_path / "mkdocs.yml"
+    settings.write_text(yaml.safe_dump({"INHERIT": str(staging.SETTINGS), "nav": ["README.md"]}))
     with pytest.raises(subprocess.CalledProcessError) as failed:
-        site.build(tmp_path)
-    assert "#none" in failed.value.stdout
+        site.render(settings)
+    assert link in failed.value.stdout
 
 
 def test_every_field_of_every_crd_is_in_the_reference() -> None:
