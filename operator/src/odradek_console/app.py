@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import ssl
 from collections.abc import AsyncIterator
 
 import click
@@ -52,11 +53,6 @@ def make(settings: ConsoleSettings) -> web.Application:
             web.get("/brokers/{broker}", pages.broker),
             web.get("/topics", pages.topics),
             web.get("/topics/{topic}", pages.topic),
-            web.get("/topics/{topic}/records", record_pages.page),
-            web.get("/topics/{topic}/records/{partition}/{offset}", record_pages.one_record),
-            web.get("/topics/{topic}/records/{partition}/{offset}/value", record_pages.download),
-            web.get("/topics/{topic}/tail", record_pages.tail),
-            web.get("/topics/{topic}/tail/events", record_pages.tail_events),
             web.get("/groups", pages.groups),
             web.get("/group", pages.group),
             web.get("/jobs", resource_pages.jobs),
@@ -68,6 +64,18 @@ def make(settings: ConsoleSettings) -> web.Application:
             web.static("/static", FOLDER / "static"),
         ]
     )
+    if settings.records:
+        app.add_routes(
+            [
+                web.get("/topics/{topic}/records", record_pages.page),
+                web.get("/topics/{topic}/records/{partition}/{offset}", record_pages.one_record),
+                web.get(
+                    "/topics/{topic}/records/{partition}/{offset}/value", record_pages.download
+                ),
+                web.get("/topics/{topic}/tail", record_pages.tail),
+                web.get("/topics/{topic}/tail/events", record_pages.tail_events),
+            ]
+        )
     return app
 
 
@@ -78,7 +86,7 @@ def _resources(settings: ConsoleSettings) -> ResourceReader | None:
     from odradek_operator.shared import kube
 
     try:
-        return ResourceReader(kube.connect(), settings.namespace)
+        return ResourceReader(kube.connect(), settings.namespace, settings.cluster)
     # The library raises whatever a file that is no kubeconfig makes it stumble over.
     except Exception as error:
         why = " ".join(str(error).split())
@@ -103,14 +111,15 @@ async def serve(settings: ConsoleSettings) -> None:
     runner = web.AppRunner(
         make(settings), access_log=None, handler_cancellation=True, shutdown_timeout=_END_S
     )
+    probed = web.Application()
+    probed.router.add_get(guard.HEALTH, pages.health)
+    health = web.AppRunner(probed, access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, settings.host, settings.port, ssl_context=settings.tls)
-        try:
-            await site.start()
-        except OSError as error:
-            where = format_address(settings.host, settings.port)
-            raise ToolError(f"cannot listen on {where}: {error.strerror or error}", 1) from None
+        site = await _listen(runner, settings.host, settings.port, settings.tls)
+        if settings.health_port is not None:
+            await health.setup()
+            await _listen(health, "", settings.health_port, None)
         click.echo(f"Console on {_url(settings, runner)}", err=True)
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -119,7 +128,21 @@ async def serve(settings: ConsoleSettings) -> None:
         await ended.wait()
         await site.stop()
     finally:
+        await health.cleanup()
         await runner.cleanup()
+
+
+async def _listen(
+    runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None
+) -> web.TCPSite:
+    # None is every address, of both protocols.
+    site = web.TCPSite(runner, host or None, port, ssl_context=tls)
+    try:
+        await site.start()
+    except OSError as error:
+        where = format_address(host, port)
+        raise ToolError(f"cannot listen on {where}: {error.strerror or error}", 1) from None
+    return site
 
 
 def _url(settings: ConsoleSettings, runner: web.AppRunner) -> str:

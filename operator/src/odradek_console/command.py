@@ -27,8 +27,18 @@ _NEEDED: Final = ("aiohttp", "cramjam", "jinja2")
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @bootstrap_option
 @command_config_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; empty: every address.",
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True)
+@click.option(
+    "--health-port",
+    type=click.IntRange(1, 65535),
+    help="Answer /healthz there on every address, and nothing else.",
+)
 @click.option(
     "--users",
     "users_file",
@@ -47,6 +57,8 @@ _NEEDED: Final = ("aiohttp", "cramjam", "jinja2")
 )
 @click.option("--kubernetes", is_flag=True, help="Show jobs and reassignments, too.")
 @click.option("--namespace", default="", metavar="NAME", help="Only its resources.")
+@click.option("--cluster", default="", metavar="NAME", help="Only resources of this KafkaCluster.")
+@click.option("--records/--no-records", default=True, help="Show records.  [default: records]")
 @click.option("--writable", is_flag=True, help="Let people approve and cancel reassignments.")
 @click.pass_context
 def console(
@@ -55,12 +67,15 @@ def console(
     command_config: Path | None,
     host: str,
     port: int,
+    health_port: int | None,
     users_file: Path | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
     allowed_hosts: tuple[str, ...],
     kubernetes: bool,
     namespace: str,
+    cluster: str,
+    records: bool,
     writable: bool,
 ) -> None:
     """Serve pages about brokers, topics, records and groups; read-only without --writable."""
@@ -94,12 +109,15 @@ def console(
                 access=read_access(command_config),
                 host=host,
                 port=port,
-                users=None if users_file is None else users.load(users_file),
+                health_port=health_port,
+                users=None if users_file is None else users.UsersFile(users_file),
                 tls=tls,
                 allowed_hosts=frozenset(name.lower() for name in allowed_hosts),
                 writable=writable,
                 kubernetes=kubernetes,
                 namespace=namespace,
+                cluster=cluster,
+                records=records,
             )
         )
 

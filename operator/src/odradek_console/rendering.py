@@ -82,6 +82,7 @@ def render(
         user=request.get("user"),
         has_users=console.settings.users is not None,
         writable=console.settings.writable,
+        has_records=console.settings.records,
         form_token=request.get("form_token", ""),
         **values,
     )
