@@ -159,7 +159,7 @@ def test_what_is_in_its_way_is_told_until_it_is_not(running: Running) -> None:
     running.want({"records": None, "users": {"secretName": "people"}})
 
     def reason() -> str:
-        return (running.told() or {}).get("reason", "")
+        return str((running.told() or {}).get("reason", ""))
 
     eventually(lambda: reason() == "SecretMissing", "the condition", pause_s=0.3)
     people = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "people"}}

@@ -15,6 +15,7 @@ from aiohttp import web
 from odradek.tools.client import format_address
 from odradek.tools.errors import ToolError
 from odradek_console import guard, pages, record_pages, resource_pages
+from odradek_console.avro import SchemaRegistry
 from odradek_console.cluster import ClusterReader
 from odradek_console.groups import GroupReader, LagHistory, sample
 from odradek_console.rendering import CONSOLE, FOLDER, Console
@@ -39,6 +40,7 @@ def make(settings: ConsoleSettings) -> web.Application:
         GroupReader(cluster),
         LagHistory(),
         _resources(settings),
+        SchemaRegistry(settings.schema_registry),
     )
     app.on_response_prepare.append(guard.add_headers)
     app.cleanup_ctx.append(_running)
@@ -100,6 +102,7 @@ async def _running(app: web.Application) -> AsyncIterator[None]:
     sampler.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await sampler
+    await console.registry.close()
     await console.groups.close()
     await console.cluster.close()
     if console.resources is not None:

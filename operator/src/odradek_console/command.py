@@ -8,6 +8,7 @@ import ssl
 import sys
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import click
 
@@ -21,7 +22,7 @@ from odradek.tools.command_line import (
 from odradek.tools.errors import ToolError
 
 PORT: Final = 9480
-_NEEDED: Final = ("aiohttp", "cramjam", "jinja2")
+_NEEDED: Final = ("aiohttp", "cramjam", "fastavro", "jinja2")
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,6 +60,7 @@ _NEEDED: Final = ("aiohttp", "cramjam", "jinja2")
 @click.option("--namespace", default="", metavar="NAME", help="Only its resources.")
 @click.option("--cluster", default="", metavar="NAME", help="Only resources of this KafkaCluster.")
 @click.option("--records/--no-records", default=True, help="Show records.  [default: records]")
+@click.option("--schema-registry", metavar="URL", help="Where the schemas of Avro values are.")
 @click.option("--writable", is_flag=True, help="Let people approve and cancel reassignments.")
 @click.pass_context
 def console(
@@ -76,6 +78,7 @@ def console(
     namespace: str,
     cluster: str,
     records: bool,
+    schema_registry: str | None,
     writable: bool,
 ) -> None:
     """Serve pages about brokers, topics, records and groups; read-only without --writable."""
@@ -118,6 +121,7 @@ def console(
                 namespace=namespace,
                 cluster=cluster,
                 records=records,
+                schema_registry=_registry(schema_registry),
             )
         )
 
@@ -136,6 +140,20 @@ def user(name: str, password: str) -> None:
     except ToolError as error:
         click.echo(f"odradek: {error}", err=True)
         sys.exit(error.status)
+
+
+def _registry(url: str | None) -> str | None:
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and parts.hostname and not parts.query
+        _ = parts.port
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise ToolError(f"--schema-registry {url} is not like http://HOST:PORT")
+    return url
 
 
 def _is_own(host: str) -> bool:

@@ -13,6 +13,7 @@ import jinja2
 from aiohttp import web
 
 from odradek_console import show
+from odradek_console.avro import SchemaRegistry
 from odradek_console.cluster import ClusterReader
 from odradek_console.groups import GroupReader, LagHistory
 from odradek_console.resources import KubernetesError, ResourceReader
@@ -33,6 +34,7 @@ class Console:
     groups: GroupReader
     history: LagHistory
     resources: ResourceReader | None
+    registry: SchemaRegistry
     tails: Counter[str] = field(default_factory=Counter)
 
 

@@ -31,3 +31,4 @@ class ConsoleSettings:
     cluster: str = ""
     records: bool = True
     health_port: int | None = None
+    schema_registry: str | None = None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from odradek_local.resources import LocalResources
 
 _NEEDED: Final = (
-    *("aiohttp", "confluent_kafka", "cramjam", "jinja2", "kazoo"),
+    *("aiohttp", "confluent_kafka", "cramjam", "fastavro", "jinja2", "kazoo"),
     *("pyarrow", "pyspark", "re2", "yaml"),
 )
 _ZOOKEEPER_PORT: Final = 2181
