@@ -106,6 +106,7 @@ def test_with_users_it_listens_for_its_service_and_the_hosts_of_the_spec(
         "hosts": ["console.example.com"],
         "writable": True,
         "records": False,
+        "schemaRegistry": {"url": "http://registry:8081"},
     }
     people = secret("people", users="YQ==")
     tls = secret("tls", **{"tls.crt": "YQ==", "tls.key": "YQ=="})
@@ -118,6 +119,7 @@ def test_with_users_it_listens_for_its_service_and_the_hosts_of_the_spec(
         *(NAME, f"{NAME}.n", f"{NAME}.n.svc", f"{NAME}.n.svc.cluster.local"),
         "console.example.com",
     }
+    assert "--schema-registry=http://registry:8081" in found
     assert {"--writable", "--no-records", "--users=/etc/odradek/users/users"} <= {*found}
     mounted = {one["secret"]["secretName"] for one in pod(kube)["volumes"] if "secret" in one}
     assert mounted == {"people", "tls"}
@@ -190,6 +192,20 @@ def test_it_goes_when_it_is_not_wanted_any_more_and_nobody_elses_does(installed:
     role = kube.get("rbac.authorization.k8s.io/v1", "Role", "n", NAME)
     assert role is not None
     assert role["rules"]
+
+
+def test_it_starts_anew_with_another_certificate(installed: Platform) -> None:
+    given = {**USERS, "certificate": {"secretName": "tls"}}
+    tls = secret("tls", **{"tls.crt": "YQ==", "tls.key": "YQ=="})
+    found = set()
+    kube = MemoryKube(secret("people", users="YQ=="))
+    for version in ("7", "8", "8"):
+        kube.create({**tls, "metadata": {**tls["metadata"], "resourceVersion": version}})
+        reconcile(kube, wanting(given), installed)
+        deployment = kube.get("apps/v1", "Deployment", "n", NAME)
+        assert deployment is not None
+        found.add(deployment["spec"]["template"]["metadata"]["annotations"]["odradek.io/secrets"])
+    assert found == {"7", "8"}
 
 
 def test_values_of_the_chart_reach_its_pod() -> None:

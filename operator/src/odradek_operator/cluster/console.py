@@ -51,7 +51,9 @@ def _make(
             "NoConsoleImage", "the operator's installation names no image of consoles"
         )
     access = cluster_access.of_cluster(meta.name, wanted)
+    read = [] if console.certificate is None else [console.certificate]
     if access is not None and access.is_secured:
+        read.append(access.console_secret)
         if not apply.still_wanted(context, body):
             return
         rights = cluster_access.console_rights(records=console.records)
@@ -60,7 +62,8 @@ def _make(
         )
         zookeeper = context.zookeepers.get(wanted.zookeeper)
         client_users.ensure(context, zookeeper, access, meta.namespace, user)
-    found = console_objects.objects(meta, wanted, console, context.platform, settings)
+    versions = ",".join(_version(context, meta, one) for one in read)
+    found = console_objects.objects(meta, wanted, console, context.platform, settings, versions)
     changed = [one for one in found if apply.differs(context, one)]
     if changed and apply.still_wanted(context, body):
         for one in changed:
@@ -71,6 +74,11 @@ def _make(
         _require(context, meta, console.users, (console_objects.USERS_KEY,))
     if console.certificate is not None:
         _require(context, meta, console.certificate, console_objects.TLS_KEYS)
+
+
+def _version(context: ReconcileContext, meta: ResourceMeta, name: str) -> str:
+    found = context.kube.get("v1", "Secret", meta.namespace, name)
+    return "" if found is None else str(found["metadata"].get("resourceVersion", ""))
 
 
 def _require(

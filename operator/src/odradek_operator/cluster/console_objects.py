@@ -19,6 +19,7 @@ from odradek_operator.shared.spec import GROUP, ClusterSpec, ResourceMeta
 PORT: Final = 9480
 HEALTH_PORT: Final = 9481
 COMPONENT: Final = "console"
+SECRETS: Final = "odradek.io/secrets"
 USERS_KEY: Final = "users"
 TLS_KEYS: Final = ("tls.crt", "tls.key")
 _USERS_MOUNT: Final = "/etc/odradek/users"
@@ -37,8 +38,12 @@ def objects(
     console: ConsoleSpec,
     platform: Platform,
     settings: WorkloadSettings,
+    versions: str,
 ) -> list[Object]:
-    """Return every object, in the order in which they are applied."""
+    """Return every object, in the order in which they are applied.
+
+    `versions` are those of the Secrets that the pod reads when it starts: others make it start.
+    """
     name, labels = console_name(meta.name), deployments.labels(meta, COMPONENT)
     account: Object = {
         "apiVersion": "v1",
@@ -56,7 +61,7 @@ def objects(
     found = [account, role(meta, console), binding]
     if console.users is not None:
         found.append(_service(meta))
-    return [*found, _deployment(meta, spec, console, platform, settings)]
+    return [*found, _deployment(meta, spec, console, platform, settings, versions)]
 
 
 def role(meta: ResourceMeta, console: ConsoleSpec | None) -> Object:
@@ -98,6 +103,7 @@ def _deployment(
     console: ConsoleSpec,
     platform: Platform,
     settings: WorkloadSettings,
+    versions: str,
 ) -> Object:
     access = cluster_access.of_cluster(meta.name, spec)
     container: Object = {
@@ -133,7 +139,8 @@ def _deployment(
         deployments.mount_secret(pod, "users", console.users, _USERS_MOUNT)
     if console.certificate is not None:
         deployments.mount_secret(pod, "tls", console.certificate, _TLS_MOUNT)
-    return deployments.deployment(meta, console_name(meta.name), COMPONENT, pod)
+    annotations = {SECRETS: versions}
+    return deployments.deployment(meta, console_name(meta.name), COMPONENT, pod, annotations)
 
 
 def _arguments(meta: ResourceMeta, spec: ClusterSpec, console: ConsoleSpec) -> list[str]:
