@@ -52,7 +52,7 @@ def make_topics(bootstrap: str, count: int) -> None:
 
     def is_led() -> bool:
         found = admin.list_topics(timeout=120).topics.values()
-        led = [one for one in found if one.topic.startswith("orders-")]
+        led = [one for one in found if (one.topic or "").startswith("orders-")]
         return len(led) == wanted and all(
             part.leader >= 0 for one in led for part in one.partitions.values()
         )

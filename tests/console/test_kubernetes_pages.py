@@ -256,6 +256,23 @@ def test_one_namespace_is_all_that_a_console_of_it_shows(
     assert console.said(up, 404) == "There is no such Reassignment."
 
 
+def test_one_cluster_is_all_that_a_console_of_it_shows(place: ShownResources, folder: Path) -> None:
+    place.reassignment("of-main", phase="AwaitingApproval", planHash=HASH)
+    options = ("--writable", "--namespace", place.namespace, "--cluster")
+    console = started(place, folder, place.server.kubeconfig, *options, "other")
+    assert "of-main" not in console.page("/reassignments")
+    assert "copier" not in console.page("/jobs")
+    path = f"/reassignments/{place.namespace}/of-main"
+    assert console.said(path, 404) == "There is no such Reassignment."
+    for action in ("approve", "cancel"):
+        assert submit(console, f"{path}/{action}", hash=HASH)[0] == 404
+    assert "approvedPlanHash" not in place.spec("of-main")
+    console.end()
+    console = started(place, folder, place.server.kubeconfig, *options, "main")
+    assert "of-main" in console.page("/reassignments")
+    console.end()
+
+
 def test_without_writable_nothing_is_offered_and_nothing_changes(
     place: ShownResources, folder: Path
 ) -> None:
