@@ -25,7 +25,6 @@ from tests.support.node_packages import node_path
 
 pytestmark = pytest.mark.timeout(1800)
 
-SAMPLE = "tests/console/test_console.py::test_pages_show_brokers_topics_and_settings"
 SEEN_S = 5.0
 WAIT_MS = 60_000
 SIZE = {"width": 1280, "height": 800}
@@ -104,7 +103,7 @@ def faults(page: Page, axe: str) -> list[str]:
     ]
 
 
-@pytest.mark.full(SAMPLE)
+@pytest.mark.full("tests/console/test_console.py::test_pages_show_brokers_topics_and_settings")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", PAGES)
 def test_pages_have_no_serious_fault_for_anybody(
@@ -130,7 +129,7 @@ def test_pages_have_no_serious_fault_for_anybody(
     page.context.close()
 
 
-@pytest.mark.full(SAMPLE)
+@pytest.mark.full("tests/console/test_console.py::test_pages_show_brokers_topics_and_settings")
 def test_the_first_key_leads_past_the_menu(quickstart: Quickstart, browser: Browser) -> None:
     page = opened(browser, quickstart.url + "/topics")
     page.keyboard.press("Tab")
