@@ -16,6 +16,7 @@ import yaml
 from tests.console.running import HOSTILE, Running
 from tests.support import objects
 from tests.support.apiserver import ApiServer
+from tests.support.broker import wait_until
 from tests.support.kubectl import QuickKubectl
 from tests.support.ports import free_port
 
@@ -163,6 +164,11 @@ def test_pages_show_jobs_and_reassignments_as_their_status_says(
     assert HOSTILE not in one
     assert "3 of the job, 1 of its node or pod" in one
     assert f"kubectl -n {place.namespace} logs copier-driver" in one
+    place.status("consumergroup", "copier", totalLag=1000, job={"lastBatchId": 47})
+    batches = re.compile(r"<dt>Batches</dt><dd>(?!0.0 )[\d.]+ per minute</dd>")
+    path = f"/jobs/{place.namespace}/copier"
+    wait_until(lambda: batches.search(console.page(path)) is not None, "a rate of batches")
+    assert "<polyline" in console.page(path)
     assert "has no job" in console.said(f"/jobs/{place.namespace}/plain", 404)
     assert "3 of 7" in console.page("/reassignments")
     one = console.page(f"/reassignments/{place.namespace}/running")

@@ -14,10 +14,11 @@ from aiohttp import web
 
 from odradek.tools.client import format_address
 from odradek.tools.errors import ToolError
-from odradek_console import guard, pages, record_pages, resource_pages
+from odradek_console import groups, guard, job_history, pages, record_pages, resource_pages
 from odradek_console.avro import SchemaRegistry
 from odradek_console.cluster import ClusterReader
-from odradek_console.groups import GroupReader, LagHistory, sample
+from odradek_console.groups import GroupReader, LagHistory
+from odradek_console.job_history import JobHistory
 from odradek_console.rendering import CONSOLE, FOLDER, Console
 from odradek_console.resources import ResourceReader
 from odradek_console.sessions import Sessions
@@ -41,6 +42,7 @@ def make(settings: ConsoleSettings) -> web.Application:
         LagHistory(),
         _resources(settings),
         SchemaRegistry(settings.schema_registry),
+        JobHistory(),
     )
     app.on_response_prepare.append(guard.add_headers)
     app.cleanup_ctx.append(_running)
@@ -97,11 +99,15 @@ def _resources(settings: ConsoleSettings) -> ResourceReader | None:
 
 async def _running(app: web.Application) -> AsyncIterator[None]:
     console = app[CONSOLE]
-    sampler = asyncio.create_task(sample(console.groups, console.history))
+    samplers = [asyncio.create_task(groups.sample(console.groups, console.history))]
+    if console.resources is not None:
+        work = job_history.sample(console.resources, console.jobs)
+        samplers.append(asyncio.create_task(work))
     yield
-    sampler.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await sampler
+    for one in samplers:
+        one.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await one
     await console.registry.close()
     await console.groups.close()
     await console.cluster.close()

@@ -16,6 +16,7 @@ from odradek_console import show
 from odradek_console.avro import SchemaRegistry
 from odradek_console.cluster import ClusterReader
 from odradek_console.groups import GroupReader, LagHistory
+from odradek_console.job_history import JobHistory
 from odradek_console.resources import KubernetesError, ResourceReader
 from odradek_console.sessions import Sessions
 from odradek_console.settings import ConsoleSettings
@@ -35,6 +36,7 @@ class Console:
     history: LagHistory
     resources: ResourceReader | None
     registry: SchemaRegistry
+    jobs: JobHistory
     tails: Counter[str] = field(default_factory=Counter)
 
 
@@ -62,6 +64,7 @@ def _environment() -> jinja2.Environment:
     made.filters.update(
         size=show.size,
         number=show.number,
+        rate=show.rate,
         time=show.time_of,
         clock=show.clock,
         payload=show.payload,

@@ -66,6 +66,11 @@ class Resource:
         return found
 
     @property
+    def has_job(self) -> bool:
+        """Return whether a ConsumerGroup has a job."""
+        return bool(self.spec.get("job"))
+
+    @property
     def is_awaiting_approval(self) -> bool:
         """Return whether a Reassignment waits for somebody who approves its plan."""
         return self.status.get("phase") == "AwaitingApproval" and bool(self.status.get("planHash"))

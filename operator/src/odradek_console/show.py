@@ -123,6 +123,11 @@ def number(count: int | None) -> str:
     return UNKNOWN if count is None else f"{count:,}".replace(",", "\u202f")
 
 
+def rate(amount: float | None) -> str:
+    """Return a rate with one digit behind the point."""
+    return UNKNOWN if amount is None else f"{amount:.1f}"
+
+
 def time_of(unix_ms: float | None) -> str:
     """Return a time in UTC; a record's may be any number."""
     if unix_ms is None or unix_ms < 0:
