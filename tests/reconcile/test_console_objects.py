@@ -185,6 +185,14 @@ def test_it_goes_when_it_is_not_wanted_any_more_and_nobody_elses_does(installed:
     kube = MemoryKube(other)
     reconcile(kube, wanting(None), installed)
     assert NAME in kube.names("Deployment")
+    # Its Service goes with its users, and with itself.
+    kube = made(installed, USERS, secret("people", users="YQ=="))
+    assert NAME in kube.names("Service")
+    reconcile(kube, wanting({}), installed)
+    assert NAME not in kube.names("Service")
+    reconcile(kube, wanting(USERS), installed)
+    reconcile(kube, wanting(None), installed)
+    assert NAME not in kube.names("Service")
     # And it comes back with its rights.
     kube = made(installed, {})
     reconcile(kube, wanting(None), installed)
@@ -192,6 +200,20 @@ def test_it_goes_when_it_is_not_wanted_any_more_and_nobody_elses_does(installed:
     role = kube.get("rbac.authorization.k8s.io/v1", "Role", "n", NAME)
     assert role is not None
     assert role["rules"]
+
+
+@pytest.mark.parametrize("kind", ["ServiceAccount", "Role", "RoleBinding", "Service", "Deployment"])
+def test_what_is_of_others_under_its_names_is_told_and_left_alone(
+    installed: Platform, kind: str
+) -> None:
+    theirs = {"kind": kind, "metadata": {"name": NAME, "namespace": "n"}}
+    kube = made(installed, USERS, theirs, secret("people", users="YQ=="))
+    assert told(kube) == (
+        *("False", "ResourceConflict"),
+        f"{kind} {NAME} exists and does not belong to c",
+    )
+    assert kube.get("", kind, "n", NAME) == theirs
+    assert kube.names("StatefulSet") == ["c-broker"]
 
 
 def test_it_starts_anew_with_another_certificate(installed: Platform) -> None:

@@ -10,11 +10,12 @@ import logging
 from typing import Final
 
 from odradek_operator.cluster import console_objects, deployments
-from odradek_operator.shared import apply, client_users, cluster_access
+from odradek_operator.shared import apply, client_users, cluster_access, kube
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.cluster_secrets import CONSOLE_USER
 from odradek_operator.shared.console_spec import ConsoleSpec
+from odradek_operator.shared.objects import Object
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition
 
@@ -64,7 +65,9 @@ def _make(
         client_users.ensure(context, zookeeper, access, meta.namespace, user)
     versions = ",".join(_version(context, meta, one) for one in read)
     found = console_objects.objects(meta, wanted, console, context.platform, settings, versions)
-    changed = [one for one in found if apply.differs(context, one)]
+    changed = [one for one in found if _differs(context, meta, one)]
+    if console.users is None:
+        _delete_service(context, meta)
     if changed and apply.still_wanted(context, body):
         for one in changed:
             context.kube.apply(one)
@@ -74,6 +77,25 @@ def _make(
         _require(context, meta, console.users, (console_objects.USERS_KEY,))
     if console.certificate is not None:
         _require(context, meta, console.certificate, console_objects.TLS_KEYS)
+
+
+def _differs(context: ReconcileContext, meta: ResourceMeta, wanted: Object) -> bool:
+    """Return whether an object must be applied. Raises ClientUserError for somebody else's."""
+    about = wanted["metadata"]
+    live = context.kube.get(wanted["apiVersion"], wanted["kind"], about["namespace"], about["name"])
+    if live is not None and not deployments.is_owned(meta, live):
+        text = f"{wanted['kind']} {about['name']} exists and does not belong to {meta.name}"
+        raise ClientUserError("ResourceConflict", text)
+    return live is None or kube.differs(wanted, live)
+
+
+def _delete_service(context: ReconcileContext, meta: ResourceMeta) -> None:
+    """Delete the Service of a console that listens for it no more."""
+    name = console_objects.console_name(meta.name)
+    live = context.kube.get("v1", "Service", meta.namespace, name)
+    if live is not None and deployments.is_owned(meta, live):
+        context.kube.delete(live)
+        log.info("%s: deleted Service %s", meta.name, name)
 
 
 def _version(context: ReconcileContext, meta: ResourceMeta, name: str) -> str:
@@ -104,6 +126,7 @@ def _remove(context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: C
     access = cluster_access.of_cluster(meta.name, wanted)
     if access is not None and access.mechanism is not None:
         client_users.remove(context.zookeepers.get(wanted.zookeeper), CONSOLE_USER)
+    _delete_service(context, meta)
     context.kube.apply(console_objects.role(meta, None))
     context.kube.delete(live)
     log.info("%s: deleted Deployment %s", meta.name, name)

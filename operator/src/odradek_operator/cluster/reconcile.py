@@ -12,6 +12,7 @@ from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import (
     console,
     exporter,
+    expose,
     listener_objects,
     listener_plan,
     rollout,
@@ -19,6 +20,7 @@ from odradek_operator.cluster import (
     settings,
 )
 from odradek_operator.cluster import objects as cluster_objects
+from odradek_operator.cluster.expose import Registered
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.listener_plan import ListenerStep, LostPlanError
 from odradek_operator.cluster.rollout import ClusterView
@@ -40,7 +42,14 @@ from odradek_operator.shared.zookeeper import UnreachableError
 STEADY_SECONDS: Final = 20.0
 BUSY_SECONDS: Final = 2.0
 # Fields that stay in the status of a refused cluster; autoscalers read the first two.
-_SHOWN: Final = ("replicas", "selector", "brokers", "controllerId", settings.REMEMBERED)
+_SHOWN: Final = (
+    "replicas",
+    "selector",
+    "brokers",
+    "controllerId",
+    "listeners",
+    settings.REMEMBERED,
+)
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +58,7 @@ log = logging.getLogger(__name__)
 class _Znodes:
     """What ZooKeeper holds; empty if it did not answer."""
 
+    registered: Registered
     addresses: Mapping[int, str]
     controller_id: int | None
     partitions: Partitions | None
@@ -105,7 +115,10 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         events += changed
         try:
             step = _listener_step(context, meta, wanted, znodes, live_set, allowed)
-            prepared = _prepare(context, body, meta, wanted, step)
+            exposed = expose.reconcile(context, body, meta, wanted, step.plan, allowed)
+            outside = exposed.outside(znodes.registered)
+            prepared = _prepare(context, body, meta, wanted, step, outside)
+            exposed, prepared = expose.complete(exposed, prepared, znodes.registered, allowed)
             evictable = rollout.may_lose_one(znodes.partitions)
             setup = prepared.setup if prepared else None
             if not _apply_objects(context, body, meta, wanted, live_set, allowed, evictable, setup):
@@ -133,7 +146,9 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     if wanted.paused:
         told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
         step = _present_step(wanted, live_set)
+        exposed = expose.observe(context, meta, wanted, step.plan, allowed)
     else:
+        view = expose.mark_moved(view, exposed, znodes.registered)
         events += _roll(context, body, meta, wanted, view)
     judged = rollout.judge(wanted, view, allowed)
     if step.refused and judged[0].status:
@@ -141,12 +156,17 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     secure = rollout.judge_listeners(
         listener_plan.wanted_plan(wanted), step, _given(live_set), view
     )
+    judged, secure = expose.judge(judged, secure, exposed, znodes.registered)
     conditions = (*judged, secure, *told)
     status_update.write_status(
         context,
         body,
         conditions,
-        {**rollout.status_fields(meta, wanted, view, allowed), **_settings(body, wanted)},
+        {
+            **rollout.status_fields(meta, wanted, view, allowed),
+            **expose.status_fields(exposed),
+            **_settings(body, wanted),
+        },
         events,
     )
     steady = conditions[0].status and not conditions[1].status
@@ -176,7 +196,7 @@ def _listener_step(
         applied = listener_plan.applied_plan(live_set)
     except LostPlanError as error:
         raise secured.NotPreparedError("ListenersUnknown", str(error)) from None
-    if applied is None or applied.means(target):
+    if applied is None or (applied.means(target) and applied == applied.settled()):
         return listener_plan.next_step(applied, target, settled=False)
     view = _view(context, meta, znodes, live_set, allowed)
     return listener_plan.next_step(applied, target, settled=rollout.is_settled(view))
@@ -188,6 +208,7 @@ def _prepare(
     meta: ResourceMeta,
     wanted: ClusterSpec,
     step: ListenerStep,
+    outside: secured.OutsideHosts,
 ) -> secured.PreparedListeners | None:
     """Make Secrets and users of the listeners; None: there is one, in plain text.
 
@@ -197,7 +218,7 @@ def _prepare(
         return None
     pods = context.kube.select("v1", "Pod", meta.namespace, cluster_objects.selector_text(meta))
     try:
-        return secured.prepare(context, body, meta, wanted, step.plan, pods)
+        return secured.prepare(context, body, meta, wanted, step.plan, pods, outside)
     except UnreachableError as error:
         log.info("%s", error)
         text = f"ZooKeeper {wanted.zookeeper} does not answer; it has the users of brokers"
@@ -248,13 +269,14 @@ def _read_znodes(context: ReconcileContext, wanted: ClusterSpec, *, fresh: bool)
         reader = zookeeper if fresh else zookeeper.cached
         registered = observe.brokers(reader)
         return _Znodes(
+            registered,
             observe.addresses(registered),
             observe.controller(reader),
             observe.partitions(reader),
         )
     except UnreachableError as error:
         log.info("%s", error)
-        return _Znodes({}, None, None)
+        return _Znodes({}, {}, None, None)
 
 
 def _settings(body: Body, wanted: ClusterSpec) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from odradek import properties, security_settings
 from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.values import TopicPartition
 from odradek.zk.consumers import TopicPattern
-from odradek_operator.shared import console_spec, job_spec, listener_spec
+from odradek_operator.shared import console_spec, expose_spec, job_spec, listener_spec
 from odradek_operator.shared.console_spec import ConsoleSpec
+from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.listener_spec import AuthorizationSpec, ListenerSpec
 
@@ -133,6 +134,7 @@ class ClusterSpec:
     listeners: tuple[ListenerSpec, ...] = ()
     authorization: AuthorizationSpec | None = None
     console: ConsoleSpec | None = None
+    exposed: tuple[ExposeSpec, ...] = ()
 
     @property
     def dynamic(self) -> dict[str, str]:
@@ -313,6 +315,9 @@ def parse_cluster(body: Body) -> ClusterSpec:
             "InvalidConfig",
             f"spec.listeners and spec.authorization decide about {', '.join(refused)}",
         )
+    exposed = expose_spec.parse(spec)
+    if impossible := expose_spec.why_impossible(exposed, brokers["replicas"]):
+        raise InvalidSpec("InvalidExpose", impossible)
     return ClusterSpec(
         zookeeper=zookeeper,
         replicas=brokers["replicas"],
@@ -338,6 +343,7 @@ def parse_cluster(body: Body) -> ClusterSpec:
         listeners=listeners,
         authorization=authorization,
         console=console_spec.parse(spec),
+        exposed=exposed,
     )
 
 
