@@ -11,13 +11,15 @@ if [ -z "$uv" ]; then
   uv="$place/bin/uv"
 fi
 
-while read -r extra file; do
+while read -r extras file; do
   echo "--> $file" >&2
-  "$uv" pip compile pyproject.toml --extra "$extra" --quiet --universal --python-version 3.11 \
+  # The image of the operator is that of consoles, too.
+  # shellcheck disable=SC2086 (several words on purpose)
+  "$uv" pip compile pyproject.toml --extra ${extras//,/ --extra } --quiet --universal --python-version 3.11 \
     --generate-hashes --no-emit-index-url --no-header --output-file "$file" "$@" >/dev/null
 done <<'LOCKS'
 broker broker_image/requirements.lock
-operator operator/requirements.lock
+operator,console operator/requirements.lock
 spark operator/spark_job/requirements.lock
 local examples/quickstart/requirements.lock
 dev tests/requirements.lock

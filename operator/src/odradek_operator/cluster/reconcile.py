@@ -10,7 +10,8 @@ from typing import Any, Final
 from odradek.zk.operations import TransactionFailedError
 from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import (
-    exporter_objects,
+    console,
+    exporter,
     expose,
     listener_objects,
     listener_plan,
@@ -25,19 +26,14 @@ from odradek_operator.cluster.listener_plan import ListenerStep, LostPlanError
 from odradek_operator.cluster.rollout import ClusterView
 from odradek_operator.shared import (
     apply,
-    client_users,
-    cluster_access,
     observe,
     spec,
     status,
     status_update,
     user_znodes,
 )
-from odradek_operator.shared.apply import ExporterSettings, ReconcileContext
-from odradek_operator.shared.client_users import ClientUser, ClientUserError
-from odradek_operator.shared.cluster_secrets import EXPORTER_USER
+from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.objects import CLUSTER_LABEL, MANAGED_BY
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import Partitions
@@ -143,10 +139,8 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         told = (
             *_certificate_warnings(prepared),
             *_grow_claims(context, meta, wanted, allowed),
-            *(
-                _reconcile_exporter_user(context, body, meta, wanted)
-                or _reconcile_exporter(context, body, meta, wanted)
-            ),
+            *exporter.reconcile(context, body, meta, wanted),
+            *console.reconcile(context, body, meta, wanted),
         )
     view = _view(context, meta, znodes, live_set, allowed)
     if wanted.paused:
@@ -328,71 +322,6 @@ def _apply_objects(
         context.kube.apply(one)
         log.info("%s: applied %s %s", meta.name, one["kind"], one["metadata"]["name"])
     return True
-
-
-def _reconcile_exporter_user(
-    context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: ClusterSpec
-) -> tuple[Condition, ...]:
-    """Make the user of the lag exporter; why that is not possible is reported."""
-    access = cluster_access.of_cluster(meta.name, wanted)
-    if context.platform.exporter is None or access is None or not access.is_secured:
-        return ()
-    if not apply.still_wanted(context, body):
-        return ()
-    labels = {"app.kubernetes.io/managed-by": MANAGED_BY, CLUSTER_LABEL: meta.name}
-    rights = cluster_access.exporter_rights()
-    user = ClientUser(meta, labels, access.exporter_secret, EXPORTER_USER, rights)
-    try:
-        zookeeper = context.zookeepers.get(wanted.zookeeper)
-        client_users.ensure(context, zookeeper, access, meta.namespace, user)
-    except UnreachableError as error:
-        return (Condition("LagExporter", False, "ZooKeeperUnreachable", str(error)),)
-    except ClientUserError as error:
-        return (Condition("LagExporter", False, error.reason, str(error)),)
-    except KubeError as error:
-        if error.code not in apply.REFUSALS:
-            raise
-        return (Condition("LagExporter", False, "ApplyRejected", str(error)),)
-    return ()
-
-
-def _reconcile_exporter(
-    context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: ClusterSpec
-) -> tuple[Condition, ...]:
-    """Apply or delete the lag exporter; a refusal is reported, and does not hold up the brokers."""
-    try:
-        if context.platform.exporter is None:
-            _delete_exporter(context, meta)
-        else:
-            _apply_exporter(context, body, meta, wanted, context.platform.exporter)
-    except KubeError as error:
-        if error.code not in apply.REFUSALS:
-            raise
-        return (Condition("LagExporter", False, "ApplyRejected", str(error)),)
-    return ()
-
-
-def _apply_exporter(
-    context: ReconcileContext,
-    body: Body,
-    meta: ResourceMeta,
-    wanted: ClusterSpec,
-    installed: ExporterSettings,
-) -> None:
-    deployment = exporter_objects.deployment(meta, wanted, context.platform, installed)
-    if apply.differs(context, deployment) and apply.still_wanted(context, body):
-        context.kube.apply(deployment)
-        log.info("%s: applied Deployment %s", meta.name, deployment["metadata"]["name"])
-
-
-def _delete_exporter(context: ReconcileContext, meta: ResourceMeta) -> None:
-    """Delete the exporter that was made while the installation had them."""
-    name = exporter_objects.exporter_name(meta.name)
-    live = context.kube.get("apps/v1", "Deployment", meta.namespace, name)
-    owners = live["metadata"].get("ownerReferences", ()) if live else ()
-    if live is not None and any(one["uid"] == meta.uid for one in owners):
-        context.kube.delete(live)
-        log.info("%s: deleted Deployment %s", meta.name, name)
 
 
 def _racks(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec) -> dict[str, str]:

@@ -8,7 +8,7 @@
 | `CLUSTER-clients-ca-cert` | `ca.crt` |
 | `CLUSTER-brokers` | what the pods of brokers mount |
 | `CLUSTER-operator` | `username`, `password`; `user.crt`, `user.key` |
-| `CLUSTER-lag-exporter` | see `cluster_access` |
+| `CLUSTER-lag-exporter`, `CLUSTER-console` | see `cluster_access` |
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 BROKER_USER: Final = "odradek-broker"
 OPERATOR_USER: Final = "odradek-operator"
 EXPORTER_USER: Final = "odradek-lag-exporter"
+CONSOLE_USER: Final = "odradek-console"
 # In the subjects of certificates of brokers and of the operator, so that no user of the clients' CA
 # has the same.
 ORGANIZATION: Final = "odradek"
