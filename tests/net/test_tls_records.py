@@ -13,6 +13,8 @@ import pytest
 
 from odradek.net.handshakes import Handshakes
 from odradek.net.tls_records import RECORD_BYTES, ends_handshake, records_end
+from odradek.net.transport import TlsTransport
+from odradek.security.tls_contexts import TlsContexts
 from tests.net.test_tls import (
     HOSTS,
     client_context,
@@ -205,3 +207,21 @@ async def test_records_may_arrive_in_any_pieces(
             while len(answer) < len(payload) + 4:
                 answer += await client.run(client.tls.read)
             assert answer == framed(payload)
+
+
+async def test_close_during_a_handshake_leaves_nothing_in_the_event_loop(
+    own: certificates.Issued,
+) -> None:
+    handshakes, loop = Handshakes(), asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with theirs:
+        transport = TlsTransport(ours, TlsContexts("SSL", settings_of(own)).server, handshakes)
+        waiting = asyncio.create_task(transport.handshake())
+        await asyncio.sleep(0)
+        number = transport.fileno()
+        transport.close()
+        assert not loop.remove_reader(number)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    handshakes.close()

@@ -429,7 +429,9 @@ class TlsTransport:
         """Tell the peer that nothing more comes (close_notify), and close the connection."""
         if self._closed:
             return
-        self.stop_reading()
+        self._on_readable = None
+        # Whoever waits for the socket: its number may be another's soon.
+        self._loop.remove_reader(self._sock.fileno())
         self._loop.remove_writer(self._sock.fileno())
         self._closed = True
         if self._tls is not None:
