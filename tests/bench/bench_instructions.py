@@ -159,6 +159,8 @@ def main() -> int:
     if shutil.which("valgrind") is None:
         print("bench_instructions: install valgrind (apt-get install valgrind)", file=sys.stderr)
         return 2
+    # Whatever ends the process, brokers and folders go first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     asked = frames()
     filled, warm = asked.pop("fill short"), asked["Produce, one batch of 64 KiB"]
     counts = Counts(filled, warm, options.tls, options.requests)
@@ -180,6 +182,9 @@ def main() -> int:
     except revision.UnknownRevisionError as error:
         print(f"bench_instructions: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("bench_instructions: interrupted", file=sys.stderr)
+        return 130
     return int(worst > BUDGET)
 
 
