@@ -243,6 +243,9 @@ def test_services_come_and_go_with_brokers_and_listeners(
     eventually(lambda: names(secured, cluster) == [], "no Services", pause_s=0.2)
 
 
+@pytest.mark.full(
+    "tests/reconcile/test_exposed_flow.py::test_clients_reach_a_broker_at_its_load_balancer_and_where_that_moves"
+)
 def test_a_running_cluster_is_exposed_once_all_addresses_are_known(
     secured: Secured, prepared: tuple[str, KazooClient]
 ) -> None:
@@ -393,6 +396,9 @@ def test_a_service_of_somebody_else_is_left_alone(secured: Secured) -> None:
     secured.kubectl("delete", "kafkacluster", "three", "--wait=false")
 
 
+@pytest.mark.full(
+    "tests/reconcile/test_exposed_flow.py::test_a_service_of_somebody_else_is_left_alone"
+)
 def test_a_cluster_of_the_same_name_waits_for_the_services_of_the_former_one(
     secured: Secured,
 ) -> None:
