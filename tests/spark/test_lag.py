@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -116,6 +119,34 @@ def served() -> Iterator[tuple[list[endpoint.Status], str]]:
 def get(url: str) -> str:
     with urllib.request.urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())
+
+
+def test_client_that_does_not_wait_for_its_answer_leaves_no_trace(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    asked, gone = threading.Event(), threading.Event()
+    answering: list[threading.Thread] = []
+
+    def status() -> endpoint.Status:
+        answering.append(threading.current_thread())
+        asked.set()
+        assert gone.wait(60)
+        return endpoint.Status()
+
+    server = endpoint.MetricsEndpoint("g", 0, status, lambda: True)
+    server.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), 60) as client:
+            client.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+            assert asked.wait(60)
+            # Close with a reset, as a prober does that has no more time.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.set()
+        answering[0].join(60)
+        assert not answering[0].is_alive()
+    finally:
+        server.stop()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_lag_has_the_names_that_dashboards_know(

@@ -5,6 +5,7 @@ measurement. Each scrape builds the series from it: every existing partition has
 deleted one has none. The names are those of kafka_exporter, which lag dashboards know.
 """
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -221,6 +222,11 @@ def _request_handler(
 ) -> type[BaseHTTPRequestHandler]:
     class MetricsRequestHandler(BaseHTTPRequestHandler):
         timeout = 10  # seconds that an idle client may block a thread
+
+        def handle(self) -> None:
+            # A probe or scrape that had no time to wait for its answer is no error of the driver.
+            with contextlib.suppress(ConnectionError):
+                super().handle()
 
         def do_GET(self) -> None:
             if self.path == "/metrics":
