@@ -17,7 +17,6 @@ from typing import Any
 import yaml
 
 from tests.docs import commands, crds, examples, metrics, protocol, reasons, settings
-from tests.docs.markdown import slug
 from tests.layout.sources import ROOT
 
 DOCS = ROOT / "docs"
@@ -185,11 +184,3 @@ def _indented(lines: list[str], fences: list[bool]) -> Iterator[str]:
 
 def _is_heading(line: str) -> bool:
     return line.startswith("#")
-
-
-def anchors() -> Mapping[str, set[str]]:
-    """Return the fragments of each generated page."""
-    return {
-        name: {slug(one) for one in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
-        for name, text in generated().items()
-    }

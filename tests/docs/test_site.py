@@ -60,15 +60,17 @@ def test_lists_and_marks_are_read_as_a_code_host_reads_them(built: Path) -> None
         assert "&lt;!--" not in path.read_text(), path
 
 
-@pytest.mark.parametrize("link", ["README.md#none", "none.md", "#none", "/README.md"])
-def test_a_broken_link_or_anchor_fails_the_build(link: str, tmp_path: Path) -> None:
+def test_broken_links_and_anchors_fail_the_build(tmp_path: Path) -> None:
+    broken = ["README.md#none", "none.md", "#nothing", "/README.md"]
     (tmp_path / "pages").mkdir()
-    (tmp_path / "pages/README.md").write_text(f"# Page\n\n[a]({link})\n")
+    links = "".join(f"[a]({link})\n" for link in broken)
+    (tmp_path / "pages/README.md").write_text(f"# Page\n\n{links}")
     settings = tmp_path / "mkdocs.yml"
     settings.write_text(yaml.safe_dump({"INHERIT": str(staging.SETTINGS), "nav": ["README.md"]}))
     with pytest.raises(subprocess.CalledProcessError) as failed:
         site.render(settings)
-    assert link in failed.value.stdout
+    warned = [line for line in failed.value.stdout.splitlines() if line.startswith("WARNING")]
+    assert [link for link in broken if not any(f"'{link}'" in line for line in warned)] == []
 
 
 def test_every_field_of_every_crd_is_in_the_reference() -> None:
