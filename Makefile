@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type compiled unit quick quickstart e2e test bench clocks chaos simulate up down cluster images kubeconfig lock
+.PHONY: help setup fmt lint type compiled unit quick quickstart e2e test bench clocks chaos simulate docs up down cluster images kubeconfig lock
 
 PY := .venv/bin/python
 PACKAGES := broker_image/src operator/src operator/spark_job/src
@@ -87,6 +87,9 @@ simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller
 
 quickstart: ## a first look on this machine: no Kubernetes, no root (ARGS=--once: and end)
 	@bash examples/quickstart/local.sh $(ARGS)
+
+docs: .venv/.ready ## build the documentation as a site, strictly, and say where it is
+	@$(PY) -m tests.docs
 
 up: .venv/.ready ## a Kubernetes cluster, Odradek and the quickstart on it, and what they show
 	@$(PY) -m tests.cluster up

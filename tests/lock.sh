@@ -1,5 +1,5 @@
 #!/bin/bash
-# Pins what each image, `make quickstart` and the tests install, with hashes, from the extras in pyproject.toml.
+# Pins what each image, `make quickstart`, the tests and `make docs` install, with hashes, from the extras in pyproject.toml.
 # usage: tests/lock.sh [--upgrade]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,4 +23,5 @@ operator,console operator/requirements.lock
 spark operator/spark_job/requirements.lock
 local examples/quickstart/requirements.lock
 dev tests/requirements.lock
+docs tests/docs/requirements.lock
 LOCKS
