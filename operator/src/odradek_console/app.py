@@ -155,6 +155,7 @@ async def _listen(
 
 
 def _url(settings: ConsoleSettings, runner: web.AppRunner) -> str:
-    host, port = runner.addresses[0][:2]
+    # On every address there are two, in no order; with port 0 each has another.
+    host, port = min(runner.addresses, key=lambda one: ":" in one[0])[:2]
     scheme = "http" if settings.tls is None else "https"
     return f"{scheme}://{format_address(host, port)}/"
