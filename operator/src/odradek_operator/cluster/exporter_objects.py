@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from odradek_operator.cluster import zookeeper_objects
 from odradek_operator.cluster.objects import TEMPLATE_HASH
-from odradek_operator.shared import cluster_access
+from odradek_operator.shared import cluster_access, zookeeper_credentials
 from odradek_operator.shared.apply import ExporterSettings, Platform
 from odradek_operator.shared.cluster_access import PROPERTIES, ClusterAccess
 from odradek_operator.shared.objects import (
@@ -29,9 +30,16 @@ def exporter_name(cluster: str) -> str:
 
 
 def deployment(
-    meta: ResourceMeta, spec: ClusterSpec, platform: Platform, settings: ExporterSettings
+    meta: ResourceMeta,
+    spec: ClusterSpec,
+    platform: Platform,
+    settings: ExporterSettings,
+    zookeeper_secret: str | None = None,
 ) -> Object:
-    """Return the Deployment: one pod, without rights in Kubernetes."""
+    """Return the Deployment: one pod, without rights in Kubernetes.
+
+    `zookeeper_secret` has the files with which it connects to ZooKeeper; None: it needs none.
+    """
     # Not the label of the cluster: affinities of brokers select by it.
     selector = {
         "app.kubernetes.io/name": "odradek",
@@ -40,6 +48,11 @@ def deployment(
     }
     labels = {**selector, "app.kubernetes.io/managed-by": MANAGED_BY}
     pod = _pod(spec, platform, settings, cluster_access.of_cluster(meta.name, spec))
+    if zookeeper_secret is not None:
+        (container,) = pod["containers"]
+        container["args"].append(f"--zookeeper-files={zookeeper_credentials.MOUNT}")
+        container["volumeMounts"].append(zookeeper_objects.mount())
+        pod["volumes"] = [*pod["volumes"], zookeeper_objects.volume(zookeeper_secret)]
     # As with brokers, templates are compared by the hash of what was last applied.
     hashed = {TEMPLATE_HASH: digest(pod)}
     about = {**metadata(meta, exporter_name(meta.name), labels), "annotations": hashed}

@@ -10,52 +10,61 @@ from typing import Any, Final
 from odradek.zk.operations import TransactionFailedError
 from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import (
-    exporter_objects,
+    exporter,
     listener_objects,
     listener_plan,
     rollout,
     secured,
     settings,
+    zookeeper_step,
 )
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.listener_plan import ListenerStep, LostPlanError
+from odradek_operator.cluster.own_secrets import ChangedError, NotPreparedError
 from odradek_operator.cluster.rollout import ClusterView
+from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
+from odradek_operator.cluster.zookeeper_plan import CONDITION as ZOOKEEPER_SECURED
 from odradek_operator.shared import (
     apply,
-    client_users,
-    cluster_access,
     observe,
     spec,
     status,
     status_update,
     user_znodes,
+    zookeeper_login,
 )
-from odradek_operator.shared.apply import ExporterSettings, ReconcileContext
-from odradek_operator.shared.client_users import ClientUser, ClientUserError
-from odradek_operator.shared.cluster_secrets import EXPORTER_USER
+from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.objects import CLUSTER_LABEL, MANAGED_BY
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import Partitions
 from odradek_operator.shared.zookeeper import UnreachableError
+from odradek_operator.shared.zookeeper_login import CredentialsError
 
 STEADY_SECONDS: Final = 20.0
 BUSY_SECONDS: Final = 2.0
 # Fields that stay in the status of a refused cluster; autoscalers read the first two.
-_SHOWN: Final = ("replicas", "selector", "brokers", "controllerId", settings.REMEMBERED)
+_SHOWN: Final = (
+    "replicas",
+    "selector",
+    "brokers",
+    "controllerId",
+    settings.REMEMBERED,
+    zookeeper_login.REMEMBERED,
+)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Znodes:
-    """What ZooKeeper holds; empty if it did not answer."""
+    """What ZooKeeper holds; empty if it did not answer. `away` says more of why."""
 
     addresses: Mapping[int, str]
     controller_id: int | None
     partitions: Partitions | None
+    away: str = ""
 
 
 def reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> float:
@@ -68,6 +77,9 @@ def reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> fl
             context, body, unreadable, status_update.remembered(body, _SHOWN)
         )
         return STEADY_SECONDS
+    except CredentialsError as error:
+        refused = NotPreparedError(error.reason, str(error))
+        return _hold(context, body, refused, (), ZOOKEEPER_SECURED)
 
 
 def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> float:
@@ -90,7 +102,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     current = live_set["spec"]["replicas"] if live_set else None
     # Read again, without the cache, whether brokers are empty before they are removed.
     fewer = current is not None and wanted.replicas < current
-    znodes = _read_znodes(context, wanted, fresh=fewer)
+    znodes = _read_znodes(context, body, wanted, fresh=fewer)
     allowed = rollout.safe_replicas(wanted.replicas, current, znodes.partitions)
     if allowed == wanted.replicas:
         # As long as a scale-down is blocked, users must see that first.
@@ -99,6 +111,9 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             spec.check_fits(wanted, sum(one >= own for one in znodes.addresses))
         except spec.InvalidSpec as error:
             return status_update.refuse(context, body, error, _SHOWN)
+    zookeeper = zookeeper_step.look(
+        context, body, wanted, live_set, lambda: _view(context, meta, znodes, live_set, allowed)
+    )
     events: list[Event] = []
     told: tuple[Condition, ...] = ()
     if not wanted.paused:
@@ -107,17 +122,23 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             return 0.0
         body, changed = configured
         events += changed
+        asked = ZOOKEEPER_SECURED
         try:
+            to_zookeeper = zookeeper_step.prepare(context, body, meta, zookeeper)
+            asked = "Secured"
             step = _listener_step(context, meta, wanted, znodes, live_set, allowed)
             prepared = _prepare(context, body, meta, wanted, step)
             evictable = rollout.may_lose_one(znodes.partitions)
             setup = prepared.setup if prepared else None
-            if not _apply_objects(context, body, meta, wanted, live_set, allowed, evictable, setup):
+            setups = (setup, to_zookeeper)
+            if not _apply_objects(
+                context, body, meta, wanted, live_set, allowed, evictable, *setups
+            ):
                 return 0.0
-        except secured.ChangedError:
+        except ChangedError:
             return 0.0
-        except secured.NotPreparedError as error:
-            return _hold(context, body, error, events)
+        except NotPreparedError as error:
+            return _hold(context, body, error, events, asked)
         except KubeError as error:
             if error.code not in apply.REFUSALS:
                 raise
@@ -130,10 +151,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         told = (
             *_certificate_warnings(prepared),
             *_grow_claims(context, meta, wanted, allowed),
-            *(
-                _reconcile_exporter_user(context, body, meta, wanted)
-                or _reconcile_exporter(context, body, meta, wanted)
-            ),
+            *exporter.reconcile(context, body, meta, wanted),
         )
     view = _view(context, meta, znodes, live_set, allowed)
     if wanted.paused:
@@ -147,12 +165,16 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     secure = rollout.judge_listeners(
         listener_plan.wanted_plan(wanted), step, _given(live_set), view
     )
-    conditions = (*judged, secure, *told)
+    conditions = (*judged, secure, *zookeeper.condition(view), *told)
     status_update.write_status(
         context,
         body,
         conditions,
-        {**rollout.status_fields(meta, wanted, view, allowed), **_settings(body, wanted)},
+        {
+            **rollout.status_fields(meta, wanted, view, allowed),
+            **_settings(body, wanted),
+            **zookeeper.remembered(),
+        },
         events,
     )
     steady = conditions[0].status and not conditions[1].status
@@ -181,7 +203,7 @@ def _listener_step(
     try:
         applied = listener_plan.applied_plan(live_set)
     except LostPlanError as error:
-        raise secured.NotPreparedError("ListenersUnknown", str(error)) from None
+        raise NotPreparedError("ListenersUnknown", str(error)) from None
     if applied is None or applied.means(target):
         return listener_plan.next_step(applied, target, settled=False)
     view = _view(context, meta, znodes, live_set, allowed)
@@ -207,24 +229,28 @@ def _prepare(
     except UnreachableError as error:
         log.info("%s", error)
         text = f"ZooKeeper {wanted.zookeeper} does not answer; it has the users of brokers"
-        raise secured.NotPreparedError("ZooKeeperUnreachable", text, waits=True) from None
+        raise NotPreparedError("ZooKeeperUnreachable", text, waits=True) from None
     except (user_znodes.OvertakenError, TransactionFailedError) as error:
-        raise secured.NotPreparedError("UsersNotWritten", str(error), waits=True) from None
+        raise NotPreparedError("UsersNotWritten", str(error), waits=True) from None
     except user_znodes.FullZnodeError as error:
-        raise secured.NotPreparedError("UsersTooLarge", str(error)) from None
+        raise NotPreparedError("UsersTooLarge", str(error)) from None
 
 
 def _hold(
     context: ReconcileContext,
     body: Body,
-    error: secured.NotPreparedError,
+    error: NotPreparedError,
     events: Sequence[Event],
+    kind: str,
 ) -> float:
-    """Report what listeners lack. Brokers that run go on with what they have."""
+    """Report what listeners, or connections to ZooKeeper, lack.
+
+    Brokers that run go on with what they have.
+    """
     judge = status.progressing if error.waits else status.stalled
     conditions = (
         *judge(error.reason, str(error)),
-        Condition("Secured", False, error.reason, str(error)),
+        Condition(kind, False, error.reason, str(error)),
     )
     status_update.write_status(
         context, body, conditions, status_update.remembered(body, _SHOWN), events
@@ -247,10 +273,12 @@ def _given(live_set: Mapping[str, Any] | None) -> str | None:
     return found
 
 
-def _read_znodes(context: ReconcileContext, wanted: ClusterSpec, *, fresh: bool) -> _Znodes:
-    """Read the znodes, through the cache unless `fresh`."""
+def _read_znodes(
+    context: ReconcileContext, body: Body, wanted: ClusterSpec, *, fresh: bool
+) -> _Znodes:
+    """Read the znodes, through the cache unless `fresh`. Raises CredentialsError."""
     try:
-        zookeeper = context.zookeepers.get(wanted.zookeeper)
+        zookeeper = zookeeper_login.connected(context, body, wanted)
         reader = zookeeper if fresh else zookeeper.cached
         registered = observe.brokers(reader)
         return _Znodes(
@@ -258,9 +286,13 @@ def _read_znodes(context: ReconcileContext, wanted: ClusterSpec, *, fresh: bool)
             observe.controller(reader),
             observe.partitions(reader),
         )
+    except CredentialsError:
+        raise
     except UnreachableError as error:
         log.info("%s", error)
-        return _Znodes({}, None, None)
+        # With a login there is more than one reason, which the user must know.
+        away = str(error) if wanted.zookeeper_authentication is not None else ""
+        return _Znodes({}, None, None, away)
 
 
 def _settings(body: Body, wanted: ClusterSpec) -> dict[str, Any]:
@@ -284,6 +316,7 @@ def _apply_objects(
     allowed: int,
     evictable: bool,
     setup: ListenerSetup | None,
+    zookeeper: ZooKeeperSetup | None,
 ) -> bool:
     """Apply the owned objects; False if the cluster changed meanwhile and nothing was written."""
     racks = _racks(context, meta, wanted)
@@ -298,6 +331,7 @@ def _apply_objects(
         allowed,
         evictable,
         setup,
+        zookeeper,
     )
     changed = [one for one in objects if apply.differs(context, one)]
     if changed and not apply.still_wanted(context, body):
@@ -306,71 +340,6 @@ def _apply_objects(
         context.kube.apply(one)
         log.info("%s: applied %s %s", meta.name, one["kind"], one["metadata"]["name"])
     return True
-
-
-def _reconcile_exporter_user(
-    context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: ClusterSpec
-) -> tuple[Condition, ...]:
-    """Make the user of the lag exporter; why that is not possible is reported."""
-    access = cluster_access.of_cluster(meta.name, wanted)
-    if context.platform.exporter is None or access is None or not access.is_secured:
-        return ()
-    if not apply.still_wanted(context, body):
-        return ()
-    labels = {"app.kubernetes.io/managed-by": MANAGED_BY, CLUSTER_LABEL: meta.name}
-    rights = cluster_access.exporter_rights()
-    user = ClientUser(meta, labels, access.exporter_secret, EXPORTER_USER, rights)
-    try:
-        zookeeper = context.zookeepers.get(wanted.zookeeper)
-        client_users.ensure(context, zookeeper, access, meta.namespace, user)
-    except UnreachableError as error:
-        return (Condition("LagExporter", False, "ZooKeeperUnreachable", str(error)),)
-    except ClientUserError as error:
-        return (Condition("LagExporter", False, error.reason, str(error)),)
-    except KubeError as error:
-        if error.code not in apply.REFUSALS:
-            raise
-        return (Condition("LagExporter", False, "ApplyRejected", str(error)),)
-    return ()
-
-
-def _reconcile_exporter(
-    context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: ClusterSpec
-) -> tuple[Condition, ...]:
-    """Apply or delete the lag exporter; a refusal is reported, and does not hold up the brokers."""
-    try:
-        if context.platform.exporter is None:
-            _delete_exporter(context, meta)
-        else:
-            _apply_exporter(context, body, meta, wanted, context.platform.exporter)
-    except KubeError as error:
-        if error.code not in apply.REFUSALS:
-            raise
-        return (Condition("LagExporter", False, "ApplyRejected", str(error)),)
-    return ()
-
-
-def _apply_exporter(
-    context: ReconcileContext,
-    body: Body,
-    meta: ResourceMeta,
-    wanted: ClusterSpec,
-    installed: ExporterSettings,
-) -> None:
-    deployment = exporter_objects.deployment(meta, wanted, context.platform, installed)
-    if apply.differs(context, deployment) and apply.still_wanted(context, body):
-        context.kube.apply(deployment)
-        log.info("%s: applied Deployment %s", meta.name, deployment["metadata"]["name"])
-
-
-def _delete_exporter(context: ReconcileContext, meta: ResourceMeta) -> None:
-    """Delete the exporter that was made while the installation had them."""
-    name = exporter_objects.exporter_name(meta.name)
-    live = context.kube.get("apps/v1", "Deployment", meta.namespace, name)
-    owners = live["metadata"].get("ownerReferences", ()) if live else ()
-    if live is not None and any(one["uid"] == meta.uid for one in owners):
-        context.kube.delete(live)
-        log.info("%s: deleted Deployment %s", meta.name, name)
 
 
 def _racks(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec) -> dict[str, str]:
@@ -419,6 +388,7 @@ def _view(
         controller_id=znodes.controller_id,
         partitions=znodes.partitions,
         update_revision=revision if live_set and _observed(live_set) else None,
+        away=znodes.away,
     )
 
 
@@ -438,7 +408,7 @@ def _roll(
     if rollout.next_to_roll(view) is None:
         return []
     # Read again without the cache, since a replica may just have left the in-sync set.
-    znodes = _read_znodes(context, wanted, fresh=True)
+    znodes = _read_znodes(context, body, wanted, fresh=True)
     now = replace(view, controller_id=znodes.controller_id, partitions=znodes.partitions)
     broker = rollout.next_to_roll(now)
     if broker is None or broker.pod is None:

@@ -8,8 +8,6 @@ in Secrets only: no status, Event or log line has them.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import hashlib
 import ipaddress
@@ -22,40 +20,25 @@ from odradek_operator.cluster import listener_objects
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.listener_plan import ListenerPlan
+from odradek_operator.cluster.own_secrets import NotPreparedError, OwnSecrets, decode
 from odradek_operator.shared import (
-    apply,
     certificates,
     cluster_secrets,
     passwords,
     user_znodes,
+    zookeeper_login,
 )
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.certificates import Pair, UnusableError
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.listener_spec import TLS, ListenerSpec
-from odradek_operator.shared.objects import Object, metadata
-from odradek_operator.shared.spec import GROUP, Body, ClusterSpec, ResourceMeta
+from odradek_operator.shared.objects import metadata
+from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.zookeeper import ZooKeeper
 
 CERT_MANAGER: Final = "cert-manager.io/v1"
 
 log = logging.getLogger(__name__)
-
-
-class NotPreparedError(Exception):
-    """Brokers cannot get these listeners now: `reason` in CamelCase, and a sentence.
-
-    `waits` says that it may come without help.
-    """
-
-    def __init__(self, reason: str, message: str, *, waits: bool = False) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.waits = waits
-
-
-class ChangedError(Exception):
-    """The KafkaCluster changed meanwhile; nothing was written for what it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +96,7 @@ def prepare(
     )
     work.write(cluster_secrets.brokers(meta.name), data)
     work.operator_user(clients)
-    _write_users(context.zookeepers.get(spec.zookeeper), work, plan, password)
+    _write_users(zookeeper_login.connected(context, body, spec), work, plan, password)
     subjects = [
         f"{name}: {certificates.load(one.pair.certificate)[0].subject.rfc4514_string()}"
         for name, one in sorted(served.items())
@@ -230,88 +213,16 @@ def _pem(pair: Pair) -> str:
 # --- Secrets --------------------------------------------------------------------------------------
 
 
-def decode(secret: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the texts of a Secret; values that are none are left out."""
-    found = {}
-    for name, value in ((secret or {}).get("data") or {}).items():
-        try:
-            found[name] = base64.b64decode(value, validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError):
-            continue
-    return found
-
-
-def _encode(texts: Mapping[str, str]) -> dict[str, str]:
-    return {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
-
-
-class _Work:
-    """The Secrets of one cluster, during one reconciliation."""
+class _Work(OwnSecrets):
+    """The Secrets of one cluster with listeners, during one reconciliation."""
 
     def __init__(
         self, context: ReconcileContext, body: Body, meta: ResourceMeta, plan: ListenerPlan
     ) -> None:
-        self._context = context
-        self._body = body
-        self._meta = meta
+        super().__init__(context, body, meta)
         self._plan = plan
         self._now = context.now()
         self._operator_password = ""
-
-    def _read(self, name: str) -> dict[str, Any] | None:
-        return self._context.kube.get("v1", "Secret", self._meta.namespace, name)
-
-    def _read_own(self, name: str) -> dict[str, str]:
-        """Return the texts of a Secret of this cluster's; one of others is not touched."""
-        found = self._read(name)
-        if found is not None and not self._is_own(found):
-            self._refuse_of_resource(name, found)
-            raise NotPreparedError(
-                "SecretConflict", f"Secret {name} is not of this KafkaCluster: delete or rename it"
-            )
-        return decode(found)
-
-    def _is_own(self, found: Mapping[str, Any]) -> bool:
-        owners = found["metadata"].get("ownerReferences", ())
-        return any(one["uid"] == self._meta.uid for one in owners)
-
-    def _refuse_of_resource(self, name: str, found: Mapping[str, Any]) -> None:
-        """Raise NotPreparedError for a Secret of another resource of ours."""
-        for one in found["metadata"].get("ownerReferences", ()):
-            if not one.get("apiVersion", "").startswith(f"{GROUP}/"):
-                continue
-            if (one["kind"], one["name"]) == (self._meta.kind, self._meta.name):
-                text = f"Secret {name} is of a former KafkaCluster of this name, and goes with it"
-                raise NotPreparedError("SecretTerminating", text, waits=True)
-            text = f"Secret {name} is of {one['kind']} {one['name']}: delete or rename that"
-            raise NotPreparedError("SecretConflict", text)
-
-    def _object(self, name: str, texts: Mapping[str, str]) -> Object:
-        return {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": metadata(self._meta, name, cluster_objects.labels(self._meta)),
-            "type": "Opaque",
-            "data": _encode(texts),
-        }
-
-    def still_wanted(self) -> None:
-        """Read the KafkaCluster again before a write. Raises ChangedError."""
-        if not apply.still_wanted(self._context, self._body):
-            raise ChangedError
-
-    def write(self, name: str, texts: Mapping[str, str]) -> None:
-        """Apply a Secret if it differs."""
-        self._read_own(name)
-        self._apply(self._object(name, texts))
-
-    def _apply(self, wanted: Object) -> None:
-        if not apply.differs(self._context, wanted):
-            return
-        self.still_wanted()
-        self._context.kube.apply(wanted)
-        name = wanted["metadata"]["name"]
-        log.info("%s: applied %s %s", self._meta.name, wanted["kind"], name)
 
     def known_hosts(self) -> list[str]:
         """Return the hosts with which brokers may start so far."""

@@ -31,6 +31,7 @@ from odradek_operator.shared.spec import Body, GroupSpec
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
+from odradek_operator.shared.zookeeper_login import ClientFiles
 
 OBSERVE_SECONDS: Final = 15.0
 WAIT_SECONDS: Final = 3.0
@@ -44,7 +45,7 @@ class GroupContext:
 
     `windows` keeps the last samples of each resource, by uid. `access` is how pods reach the
     brokers of a cluster with listeners, which is in `namespace`, and `security` how the operator
-    does.
+    does. Drivers connect to ZooKeeper with `zookeeper_files`.
     """
 
     cluster: ClusterState
@@ -56,6 +57,7 @@ class GroupContext:
     access: ClusterAccess | None = None
     namespace: str = ""
     security: OperatorSecurity | None = None
+    zookeeper_files: ClientFiles = field(default_factory=ClientFiles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ def reconcile(
         return _waits(context, body, wanted, told, OBSERVE_SECONDS)
     try:
         if around.zookeeper is None:
-            raise UnreachableError("ZooKeeper does not answer")
+            raise UnreachableError(cluster.away)
         with OperatorClient(around.endpoints, around.security) as brokers:
             uid = body["metadata"]["uid"]
             recorded = _recorded(body, wanted)

@@ -34,15 +34,17 @@ from odradek_operator.shared import (
     metrics,
     observe,
     spec,
+    zookeeper_login,
 )
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.spec import API_VERSION, Body, ClusterKey
+from odradek_operator.shared.spec import API_VERSION, Body, ClusterKey, ClusterSpec
 from odradek_operator.shared.store import ResourceKey, ResourceStore
 from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
+from odradek_operator.shared.zookeeper_login import ClientFiles, CredentialsError
 from odradek_operator.topic import batch as topic_batch
 from odradek_operator.topic.table import TableContext
 from odradek_operator.user import plan as user_plan
@@ -73,6 +75,7 @@ class _ClusterContext:
     namespace: str = ""
     registered: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
     access: ClusterAccess | None = None
+    wanted: ClusterSpec | None = None
 
     @property
     def listener(self) -> str | None:
@@ -163,11 +166,13 @@ class Reconciler:
         state = ClusterState(owner, paused=wanted.paused, reachable=False, expected=wanted.replicas)
         access = cluster_access.of_cluster(name, wanted)
         try:
-            zookeeper = self.context.zookeepers.get(wanted.zookeeper)
+            zookeeper = zookeeper_login.connected(self.context, body, wanted)
             registered = observe.brokers(zookeeper.cached)
         except UnreachableError as error:
             log.info("failed to read brokers of %s/%s: %s; retrying", namespace, name, error)
-            return _ClusterContext(state, body, namespace=namespace, access=access)
+            if isinstance(error, CredentialsError):
+                state = replace(state, away=str(error))
+            return _ClusterContext(state, body, namespace=namespace, access=access, wanted=wanted)
         state = replace(
             state,
             reachable=True,
@@ -178,7 +183,7 @@ class Reconciler:
             default_replication_factor=wanted.default_replication_factor if valid else None,
         )
         return _ClusterContext(
-            state, body, zookeeper, wanted.zookeeper, namespace, registered, access
+            state, body, zookeeper, wanted.zookeeper, namespace, registered, access, wanted
         )
 
     def _not_permitted(self, body: Body | None) -> _ClusterContext:
@@ -189,7 +194,8 @@ class Reconciler:
         wanted = spec.parse_cluster(_without_config(body))
         if wanted.listeners:
             with contextlib.suppress(UnreachableError):
-                found = replace(found, zookeeper=self.context.zookeepers.get(wanted.zookeeper))
+                zookeeper = zookeeper_login.connected(self.context, body, wanted)
+                found = replace(found, zookeeper=zookeeper)
         return found
 
     def _settled_seconds(self, namespace: str, cluster: str, ids: frozenset[BrokerId]) -> float:
@@ -281,11 +287,18 @@ class Reconciler:
             cluster.access,
             cluster.namespace,
             self._security(cluster),
+            self._client_files(cluster),
         )
         return {
             key: _timed(key, partial(self._group, around, body, by_group.get(_group_of(body), [])))
             for key, body in batch.items()
         }
+
+    def _client_files(self, cluster: _ClusterContext) -> ClientFiles:
+        """Return with what jobs connect to ZooKeeper."""
+        if cluster.wanted is None:
+            return ClientFiles()
+        return zookeeper_login.client_files(self.context, cluster.namespace, cluster.wanted)
 
     def _security(self, cluster: _ClusterContext) -> OperatorSecurity | None:
         """Return what the operator's connections to the brokers need; None: nothing."""

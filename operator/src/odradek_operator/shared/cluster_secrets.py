@@ -8,6 +8,8 @@
 | `CLUSTER-clients-ca-cert` | `ca.crt` |
 | `CLUSTER-brokers` | what the pods of brokers mount |
 | `CLUSTER-operator` | `username`, `password`; `user.crt`, `user.key` |
+| `CLUSTER-zookeeper` | what the pods of brokers mount to connect to ZooKeeper |
+| `CLUSTER-lag-exporter-zookeeper` | the same for the lag exporter, without the brokers' login |
 | `CLUSTER-lag-exporter` | see `cluster_access` |
 """
 
@@ -59,3 +61,13 @@ def brokers(cluster: str) -> str:
 def operator(cluster: str) -> str:
     """Name of the Secret with the operator's own user."""
     return f"{cluster}-operator"
+
+
+def zookeeper(cluster: str) -> str:
+    """Name of the Secret with which brokers connect to ZooKeeper."""
+    return f"{cluster}-zookeeper"
+
+
+def exporter_zookeeper(cluster: str) -> str:
+    """Name of the Secret with which the lag exporter connects to ZooKeeper."""
+    return f"{cluster}-lag-exporter-zookeeper"

@@ -104,6 +104,18 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
+class ZooKeeperAuthentication:
+    """Where the login for ZooKeeper is: names of Secrets beside the KafkaCluster.
+
+    `clients_secret` is for lag exporters and jobs, which have no login without it.
+    """
+
+    secret: str
+    clients_secret: str | None = None
+    set_acl: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSpec:
     """A KafkaCluster as wanted.
 
@@ -131,6 +143,7 @@ class ClusterSpec:
     paused: bool
     listeners: tuple[ListenerSpec, ...] = ()
     authorization: AuthorizationSpec | None = None
+    zookeeper_authentication: ZooKeeperAuthentication | None = None
 
     @property
     def dynamic(self) -> dict[str, str]:
@@ -335,6 +348,16 @@ def parse_cluster(body: Body) -> ClusterSpec:
         paused=spec.get("paused", False),
         listeners=listeners,
         authorization=authorization,
+        zookeeper_authentication=_zookeeper_authentication(spec["zookeeper"]),
+    )
+
+
+def _zookeeper_authentication(zookeeper: Mapping[str, Any]) -> ZooKeeperAuthentication | None:
+    found = zookeeper.get("authentication")
+    if found is None:
+        return None
+    return ZooKeeperAuthentication(
+        found["secretName"], found.get("clientsSecretName"), found.get("setAcl", True)
     )
 
 
