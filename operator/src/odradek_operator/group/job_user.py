@@ -96,7 +96,7 @@ def ensure_files(
         texts = around.zookeeper_files.texts
         client_users.write_files(context, meta, labels, job.zookeeper_secret, texts)
     elif starts:
-        raise ClientUserError(problem.reason, str(problem), waits=True)
+        raise ClientUserError(problem.reason, str(problem))
 
 
 def remove(meta: ResourceMeta, around: GroupContext) -> None:
