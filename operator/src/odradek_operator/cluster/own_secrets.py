@@ -13,6 +13,7 @@ from odradek_operator.shared import apply
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.objects import Object, metadata
 from odradek_operator.shared.spec import GROUP, Body, ResourceMeta
+from odradek_operator.shared.status import Event
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +51,13 @@ def encode(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 class OwnSecrets:
-    """The Secrets of one cluster, during one reconciliation."""
+    """The Secrets of one cluster, during one reconciliation. `events` tell what was done."""
 
     def __init__(self, context: ReconcileContext, body: Body, meta: ResourceMeta) -> None:
         self._context = context
         self._body = body
         self._meta = meta
+        self.events: list[Event] = []
 
     def _read(self, name: str) -> dict[str, Any] | None:
         return self._context.kube.get("v1", "Secret", self._meta.namespace, name)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from odradek.zk.operations import TransactionFailedError
 from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import (
+    authority_secrets,
     exporter,
     listener_objects,
     listener_plan,
@@ -52,6 +53,7 @@ _SHOWN: Final = (
     "controllerId",
     settings.REMEMBERED,
     zookeeper_login.REMEMBERED,
+    "authorities",
 )
 
 log = logging.getLogger(__name__)
@@ -116,6 +118,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     )
     events: list[Event] = []
     told: tuple[Condition, ...] = ()
+    signing = body.get("status", {}).get("authorities")
     if not wanted.paused:
         configured = settings.reconcile(context, body, wanted)
         if configured is None:
@@ -128,6 +131,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             asked = "Secured"
             step = _listener_step(context, meta, wanted, znodes, live_set, allowed)
             prepared = _prepare(context, body, meta, wanted, step)
+            events += prepared.events if prepared else ()
             evictable = rollout.may_lose_one(znodes.partitions)
             setup = prepared.setup if prepared else None
             setups = (setup, to_zookeeper)
@@ -148,8 +152,10 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             )
             return STEADY_SECONDS
         live_set = _live_set(context, meta)
+        signing = (authority_secrets.report(prepared.authorities) if prepared else []) or None
         told = (
             *_certificate_warnings(prepared),
+            *authority_secrets.conditions(prepared.authorities if prepared else (), context.now()),
             *_grow_claims(context, meta, wanted, allowed),
             *exporter.reconcile(context, body, meta, wanted),
         )
@@ -174,6 +180,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             **rollout.status_fields(meta, wanted, view, allowed),
             **_settings(body, wanted),
             **zookeeper.remembered(),
+            "authorities": signing,
         },
         events,
     )

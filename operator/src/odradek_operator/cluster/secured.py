@@ -18,10 +18,12 @@ from typing import Any, Final
 
 from odradek_operator.cluster import listener_objects
 from odradek_operator.cluster import objects as cluster_objects
+from odradek_operator.cluster.authority_secrets import AuthoritySecrets, ClusterAuthority
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.listener_plan import ListenerPlan
-from odradek_operator.cluster.own_secrets import NotPreparedError, OwnSecrets, decode
+from odradek_operator.cluster.own_secrets import NotPreparedError, decode
 from odradek_operator.shared import (
+    authorities,
     certificates,
     cluster_secrets,
     passwords,
@@ -34,6 +36,7 @@ from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.listener_spec import TLS, ListenerSpec
 from odradek_operator.shared.objects import metadata
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
+from odradek_operator.shared.status import Event
 from odradek_operator.shared.zookeeper import ZooKeeper
 
 CERT_MANAGER: Final = "cert-manager.io/v1"
@@ -47,6 +50,8 @@ class PreparedListeners:
 
     setup: ListenerSetup
     warnings: tuple[str, ...] = ()
+    authorities: tuple[ClusterAuthority, ...] = ()
+    events: tuple[Event, ...] = ()
 
 
 @dataclass(slots=True)
@@ -70,7 +75,7 @@ def prepare(
     Raises NotPreparedError, ChangedError, KubeError, UnreachableError, ZnodeError, or what
     `user_znodes.set_password` raises.
     """
-    work = _Work(context, body, meta, plan)
+    work = _Work(context, body, meta, spec, plan)
     # Those of before stay: a pod that is made anew comes to its node again, and must not wait.
     known = sorted({*_hosts(meta, spec, pods), *work.known_hosts()})
     addresses = _addresses(spec, known)
@@ -104,7 +109,8 @@ def prepare(
     # Not the password, from which nobody can tell it.
     mark = hashlib.sha256(f"{meta.uid}:{password}".encode()).hexdigest()[:16]
     setup = ListenerSetup(plan, meta.name, frozenset(trusted), (mark, *subjects))
-    return PreparedListeners(setup, tuple(_warnings(plan, served, addresses)))
+    warnings = tuple(_warnings(plan, served, addresses))
+    return PreparedListeners(setup, warnings, tuple(work.authorities), tuple(work.events))
 
 
 def _write_users(
@@ -186,7 +192,7 @@ def _warnings(
 
 
 def _trusted(
-    plan: ListenerPlan, served: Mapping[str, _Served], clients: Pair | None
+    plan: ListenerPlan, served: Mapping[str, _Served], clients: ClusterAuthority | None
 ) -> dict[str, str]:
     """Return the trust store of each listener that has one.
 
@@ -200,7 +206,7 @@ def _trusted(
         text = served[one.name].authority
         if one.authentication == TLS:
             assert clients is not None
-            text = clients.certificate + (text if one.of_own_ca else "")
+            text = clients.bundle + (text if one.of_own_ca else "")
         if text:
             found[one.name] = text
     return found
@@ -213,13 +219,20 @@ def _pem(pair: Pair) -> str:
 # --- Secrets --------------------------------------------------------------------------------------
 
 
-class _Work(OwnSecrets):
+class _Work(AuthoritySecrets):
     """The Secrets of one cluster with listeners, during one reconciliation."""
 
     def __init__(
-        self, context: ReconcileContext, body: Body, meta: ResourceMeta, plan: ListenerPlan
+        self,
+        context: ReconcileContext,
+        body: Body,
+        meta: ResourceMeta,
+        spec: ClusterSpec,
+        plan: ListenerPlan,
     ) -> None:
         super().__init__(context, body, meta)
+        self.authorities: list[ClusterAuthority] = []
+        self._spec = spec
         self._plan = plan
         self._now = context.now()
         self._operator_password = ""
@@ -229,52 +242,24 @@ class _Work(OwnSecrets):
         present = self._read_own(cluster_secrets.brokers(self._meta.name))
         return present.get(listener_objects.HOSTS, "").splitlines()
 
-    def _authority(self, name: str, public: str) -> Pair:
-        """Return an authority, made where there is no Secret; a user's own is taken as it is."""
-        secret = self._read(name)
-        if secret is None:
-            pair = certificates.make_authority(name, self._now)
-            texts = {
-                cluster_secrets.CA_CERTIFICATE: pair.certificate,
-                cluster_secrets.CA_KEY: pair.key,
-            }
-            self.still_wanted()
-            # Not applied: the authority of another one who was faster is not replaced.
-            self._context.kube.create(self._object(name, texts))
-            log.info("%s: made an authority in Secret %s", self._meta.name, name)
-        else:
-            if not self._is_own(secret):
-                self._refuse_of_resource(name, secret)
-            texts = decode(secret)
-            pair = Pair(
-                texts.get(cluster_secrets.CA_CERTIFICATE, ""),
-                texts.get(cluster_secrets.CA_KEY, ""),
-            )
-            try:
-                certificates.check(pair, self._now)
-            except UnusableError as error:
-                raise NotPreparedError("AuthorityUnusable", f"Secret {name}: {error}") from None
-        if public:
-            self.write(public, {cluster_secrets.CA_CERTIFICATE: pair.certificate})
-        return pair
-
     def own_certificate(self, hosts: Sequence[str]) -> _Served | None:
         """Return the certificate by the operator's own CA; None where no listener needs one."""
         if not any(one.of_own_ca for one in self._plan.listeners):
             return None
         name = self._meta.name
-        authority = self._authority(cluster_secrets.cluster_ca(name), "")
+        authority = self.authority(authorities.CLUSTER_CA, self._spec.cluster_ca)
+        self.authorities.append(authority)
         present = self._read_own(cluster_secrets.brokers(name)).get(listener_objects.OWN_PEM, "")
         key, end, certificate = present.partition("-----END PRIVATE KEY-----\n")
         pair = Pair(certificate, key + end)
         whom = certificates.subject(f"{name}-broker", cluster_secrets.ORGANIZATION)
         why: str | None = "there is none"
         if present:
-            why = certificates.why_renew(pair, authority, hosts, whom, self._now)
+            why = authority.why_renew(pair, hosts, whom, self._now)
         if why is not None:
-            pair = self._signed(authority, whom, hosts)
+            pair = self._signed(authority.signer, whom, hosts)
             log.info("%s: signed a certificate for brokers: %s", name, why)
-        return _Served(pair, authority.certificate)
+        return _Served(pair, authority.bundle)
 
     def _signed(self, authority: Pair, whom: Any, hosts: Sequence[str] | None) -> Pair:
         try:
@@ -284,14 +269,15 @@ class _Work(OwnSecrets):
         except UnusableError as error:
             raise NotPreparedError("AuthorityUnusable", str(error)) from None
 
-    def clients_authority(self) -> Pair | None:
+    def clients_authority(self) -> ClusterAuthority | None:
         """Return the CA of users of type tls; None where no listener asks for certificates."""
         if all(one.authentication != TLS for one in self._plan.listeners):
             return None
-        name = self._meta.name
-        return self._authority(
-            cluster_secrets.clients_ca(name), cluster_secrets.clients_ca_cert(name)
-        )
+        found = self.authority(authorities.CLIENTS_CA, self._spec.clients_ca)
+        self.authorities.append(found)
+        public = cluster_secrets.clients_ca_cert(self._meta.name)
+        self.write(public, {cluster_secrets.CA_CERTIFICATE: found.bundle})
+        return found
 
     def tell_clients(self, served: Iterable[_Served]) -> None:
         """Write whom clients trust, of all listeners."""
@@ -306,7 +292,7 @@ class _Work(OwnSecrets):
         present = self._read_own(cluster_secrets.brokers(self._meta.name))
         return passwords.kept(present.get(cluster_secrets.PASSWORD, ""))
 
-    def operator_user(self, clients: Pair | None) -> None:
+    def operator_user(self, clients: ClusterAuthority | None) -> None:
         """Write with what the operator authenticates to brokers."""
         name = cluster_secrets.operator(self._meta.name)
         present = self._read_own(name)
@@ -321,8 +307,8 @@ class _Work(OwnSecrets):
                 present.get(cluster_secrets.USER_KEY, ""),
             )
             whom = certificates.subject(cluster_secrets.OPERATOR_USER, cluster_secrets.ORGANIZATION)
-            if certificates.why_renew(pair, clients, (), whom, self._now) is not None:
-                pair = self._signed(clients, whom, None)
+            if clients.why_renew(pair, (), whom, self._now) is not None:
+                pair = self._signed(clients.signer, whom, None)
             texts |= {
                 cluster_secrets.USER_CERTIFICATE: pair.certificate,
                 cluster_secrets.USER_KEY: pair.key,

@@ -113,6 +113,9 @@ def job_file(
     if job.brokers_secret is not None:
         value["brokersSecret"] = job.brokers_secret
         value["clientConfig"] = f"{cluster_access.MOUNT}/{cluster_access.PROPERTIES}"
+    if job.authority:
+        # The next driver trusts the CA that will sign certificates of brokers.
+        value["authorityGeneration"] = job.authority
     if job.zookeeper_secret is not None:
         value["zookeeperFiles"] = zookeeper_credentials.MOUNT
     if job.checkpoint_url is not None:

@@ -25,7 +25,8 @@ def with_secret(meta: ResourceMeta, job: JobSpec | None, around: GroupContext) -
         job = replace(job, zookeeper_secret=job_account.zookeeper_secret(meta))
     if around.access is None or not around.access.is_secured:
         return job
-    return replace(job, brokers_secret=job_account.brokers_secret(meta))
+    authority = around.authority if around.access.tls else 0
+    return replace(job, brokers_secret=job_account.brokers_secret(meta), authority=authority)
 
 
 def has_secret(job: JobSpec) -> bool:

@@ -45,7 +45,8 @@ class GroupContext:
 
     `windows` keeps the last samples of each resource, by uid. `access` is how pods reach the
     brokers of a cluster with listeners, which is in `namespace`, and `security` how the operator
-    does. Drivers connect to ZooKeeper with `zookeeper_files`.
+    does. `authority` counts the CAs that brokers had. Drivers connect to ZooKeeper with
+    `zookeeper_files`.
     """
 
     cluster: ClusterState
@@ -57,6 +58,7 @@ class GroupContext:
     access: ClusterAccess | None = None
     namespace: str = ""
     security: OperatorSecurity | None = None
+    authority: int = 0
     zookeeper_files: ClientFiles = field(default_factory=ClientFiles)
 
 

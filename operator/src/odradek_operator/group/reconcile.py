@@ -304,6 +304,7 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
                 change.task,
                 brokers_secret=task.brokers_secret,
                 zookeeper_secret=task.zookeeper_secret,
+                authority=task.authority,
             )
             return _run(replace(run, wanted=change.wanted), body, former, refused)
     if addresses is None and (pod is None or _hash_of(pod) != marked) and not task.suspend:

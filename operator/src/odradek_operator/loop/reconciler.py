@@ -28,8 +28,10 @@ from odradek_operator.reassignment import reconcile as reassignment_reconcile
 from odradek_operator.reassignment.reconcile import ReassignmentContext
 from odradek_operator.shared import (
     apply,
+    authorities,
     client_users,
     cluster_access,
+    cluster_secrets,
     kube,
     metrics,
     observe,
@@ -37,6 +39,7 @@ from odradek_operator.shared import (
     zookeeper_login,
 )
 from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.authorities import CLUSTER_CA
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess
 from odradek_operator.shared.kube import KubeError
@@ -76,6 +79,7 @@ class _ClusterContext:
     registered: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
     access: ClusterAccess | None = None
     wanted: ClusterSpec | None = None
+    authority: int = 0
 
     @property
     def listener(self) -> str | None:
@@ -183,7 +187,15 @@ class Reconciler:
             default_replication_factor=wanted.default_replication_factor if valid else None,
         )
         return _ClusterContext(
-            state, body, zookeeper, wanted.zookeeper, namespace, registered, access, wanted
+            state,
+            body,
+            zookeeper,
+            wanted.zookeeper,
+            namespace,
+            registered,
+            access,
+            wanted,
+            self._authority(namespace, access),
         )
 
     def _not_permitted(self, body: Body | None) -> _ClusterContext:
@@ -287,12 +299,26 @@ class Reconciler:
             cluster.access,
             cluster.namespace,
             self._security(cluster),
+            cluster.authority,
             self._client_files(cluster),
         )
         return {
             key: _timed(key, partial(self._group, around, body, by_group.get(_group_of(body), [])))
             for key, body in batch.items()
         }
+
+    def _authority(self, namespace: str, access: ClusterAccess | None) -> int:
+        """Return how many CAs followed the first, of those that are published. Raises KubeError."""
+        if access is None or not access.tls:
+            return 0
+        api = self.context.kube
+        kept = api.get("v1", "Secret", namespace, cluster_secrets.authorities(access.cluster))
+        state = authorities.decode(cluster_access.field(kept, authorities.key_of(CLUSTER_CA)))
+        if state is None or not state.generation:
+            return 0
+        public = api.get("v1", "Secret", namespace, access.ca_secret)
+        known = cluster_access.field(public, cluster_secrets.CA_CERTIFICATE)
+        return state.generation - (state.newest.certificate not in known)
 
     def _client_files(self, cluster: _ClusterContext) -> ClientFiles:
         """Return with what jobs connect to ZooKeeper."""

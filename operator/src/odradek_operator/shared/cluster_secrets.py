@@ -8,6 +8,7 @@
 | `CLUSTER-clients-ca-cert` | `ca.crt` |
 | `CLUSTER-brokers` | what the pods of brokers mount |
 | `CLUSTER-operator` | `username`, `password`; `user.crt`, `user.key` |
+| `CLUSTER-authorities` | which CAs were published, and which of them sign: `authorities` |
 | `CLUSTER-zookeeper` | what the pods of brokers mount to connect to ZooKeeper |
 | `CLUSTER-lag-exporter-zookeeper` | the same for the lag exporter, without the brokers' login |
 | `CLUSTER-lag-exporter` | see `cluster_access` |
@@ -71,3 +72,8 @@ def zookeeper(cluster: str) -> str:
 def exporter_zookeeper(cluster: str) -> str:
     """Name of the Secret with which the lag exporter connects to ZooKeeper."""
     return f"{cluster}-lag-exporter-zookeeper"
+
+
+def authorities(cluster: str) -> str:
+    """Name of the Secret with the phases of the CAs."""
+    return f"{cluster}-authorities"

@@ -116,6 +116,14 @@ class ZooKeeperAuthentication:
 
 
 @dataclass(frozen=True, slots=True)
+class AuthoritySpec:
+    """For how long a CA is made, and how long before its end the next one is."""
+
+    validity_days: int = 3650
+    renewal_days: int = 60
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSpec:
     """A KafkaCluster as wanted.
 
@@ -144,6 +152,8 @@ class ClusterSpec:
     listeners: tuple[ListenerSpec, ...] = ()
     authorization: AuthorizationSpec | None = None
     zookeeper_authentication: ZooKeeperAuthentication | None = None
+    cluster_ca: AuthoritySpec = AuthoritySpec()
+    clients_ca: AuthoritySpec = AuthoritySpec()
 
     @property
     def dynamic(self) -> dict[str, str]:
@@ -349,6 +359,15 @@ def parse_cluster(body: Body) -> ClusterSpec:
         listeners=listeners,
         authorization=authorization,
         zookeeper_authentication=_zookeeper_authentication(spec["zookeeper"]),
+        cluster_ca=_authority(spec.get("clusterCa", {})),
+        clients_ca=_authority(spec.get("clientsCa", {})),
+    )
+
+
+def _authority(raw: Mapping[str, Any]) -> AuthoritySpec:
+    known = AuthoritySpec()
+    return AuthoritySpec(
+        raw.get("validityDays", known.validity_days), raw.get("renewalDays", known.renewal_days)
     )
 
 
