@@ -113,11 +113,11 @@ def test_everybody_trusts_the_next_authority_before_it_signs() -> None:
 
 
 def test_lives_of_authorities_are_fields_of_the_spec() -> None:
-    one = Cluster(clusterCa={"validityDays": 30, "renewalDays": 10})
+    one = Cluster(clusterCa={"validityDays": 30, "renewalDays": 14})
     one.look()
     own = certificates.load(one.text("cluster-ca", "ca.crt"))[0]
     assert timedelta(days=30) <= own.not_valid_after_utc - NOW < timedelta(days=31)
-    one.look(21)
+    one.look(17)
     assert one.count("cluster-ca-cert", "ca.crt") == 2
     assert one.count("clients-ca-cert", "ca.crt") == 1
 

@@ -183,18 +183,14 @@ def conditions(found: Sequence[ClusterAuthority], now: datetime) -> tuple[Condit
 
 
 def report(found: Sequence[ClusterAuthority]) -> list[dict[str, Any]]:
-    """Return the field of the status: who signs until when, and how many are trusted."""
+    """Return the field of the status: when the newest one ends, and how many are trusted."""
     return [
         {
             "name": one.kind,
-            "notAfter": f"{_signing(one.state).ends:%Y-%m-%dT%H:%M:%SZ}",
+            "notAfter": f"{one.state.newest.ends:%Y-%m-%dT%H:%M:%SZ}",
             "phase": "Renewing" if one.state.renewing else "Signing",
             "trusted": len(one.state.trusted),
             "generation": one.state.generation,
         }
         for one in found
     ]
-
-
-def _signing(state: AuthorityState) -> authorities.TrustedAuthority:
-    return next(one for one in state.trusted if one.certificate == state.signing)
