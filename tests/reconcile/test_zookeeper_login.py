@@ -30,7 +30,7 @@ from tests.support.broker import wait_until
 from tests.support.clients import create_topic
 from tests.support.kubectl import eventually
 from tests.support.ports import free_port
-from tests.support.secure_zookeeper import PASSWORD, USER
+from tests.support.secure_zookeeper import GREEK_PASSWORD, GREEK_USER, PASSWORD, USER
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -152,6 +152,7 @@ def test_brokers_log_in_and_secure_znodes_and_others_read_them_without_a_login(
             pause_s=0.3,
         )
         stranger = login.stranger("main")
+        stack.callback(stranger.close)
         stack.callback(stranger.stop)
         for path in ("/brokers/topics/orders", "/config/topics/orders", "/controller"):
             stranger.get(path)
@@ -178,6 +179,7 @@ def test_brokers_log_in_and_secure_znodes_and_others_read_them_without_a_login(
         wait_until(reads, "a round")
         # So has a driver, which commits below /consumers.
         driver: Any = group_znodes.connect(connect, 30_000, 60, access)
+        stack.callback(driver.close)
         stack.callback(driver.stop)
         driver.create("/consumers/g/offsets/orders/0", b"1", makepath=True)
         assert acls.is_open(driver.get_acls("/consumers/g/offsets/orders/0")[0][0])
@@ -187,9 +189,16 @@ def test_brokers_log_in_and_secure_znodes_and_others_read_them_without_a_login(
         assert set_before is not None
         login.put_login("zookeeper", username=USER, password="next")
         eventually(lambda: '"next"' in jaas(), "the password", pause_s=0.3)
-        login.put_login("zookeeper", username="other", password=PASSWORD)
+        login.put_login("zookeeper", username="nobody", password=PASSWORD)
         unsafe = login.wait("main", "Ready", "UnsafeZooKeeperChange")
-        assert "setAcl" in unsafe["message"]
+        assert "login of user nobody failed" in unsafe["message"]
+        login.put_login("zookeeper", username=GREEK_USER, password=GREEK_PASSWORD)
+
+        def unsafe_text() -> bool:
+            found = login.kubectl.condition("kafkacluster", "main", "ZooKeeperSecured")
+            return "setAcl" in found["message"]
+
+        eventually(unsafe_text, "what to do first", pause_s=0.3)
         login.put_login("zookeeper", username=USER, password=PASSWORD)
         login.wait("main", "Ready", "BrokersReady")
         set_after = pods.stateful_set()

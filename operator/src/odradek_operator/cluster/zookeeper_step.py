@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from odradek.zk import acls
@@ -67,7 +67,7 @@ def look(
     applied = zookeeper_plan.applied_plan(live_set)
     if credentials is None and applied in (None, target):
         return ZooKeeperState()
-    secured = _secured(context, body, wanted)
+    secured, away = _secured(context, body, wanted)
     if applied in (None, target):
         return ZooKeeperState(ZooKeeperStep(target), target, credentials, secured)
     seen = view()
@@ -78,17 +78,20 @@ def look(
         alive=seen.partitions is None or any(one.registered for one in seen.brokers),
         secured=secured,
     )
+    if step.refused and away:
+        step = replace(step, refused=f"{step.refused} ({away})")
     return ZooKeeperState(step, target, credentials, secured)
 
 
 def _secured(
     context: ReconcileContext, body: Body, wanted: ClusterSpec
-) -> Mapping[str, bool] | None:
+) -> tuple[Mapping[str, bool] | None, str]:
+    """Return which roots of znodes have ACLs, or why that is not known."""
     try:
-        return zookeeper_login.connected(context, body, wanted).secured(acls.SECURE_ROOTS)
+        return zookeeper_login.connected(context, body, wanted).secured(acls.SECURE_ROOTS), ""
     except UnreachableError as error:
         log.info("%s", error)
-        return None
+        return None, str(error)
 
 
 def prepare(
