@@ -54,6 +54,7 @@ quick: lint type ## lint, types and the tests of the pure cores, within a minute
 	@.venv/bin/pytest -q -n 2 $(CORES) $(ARGS)
 
 e2e: .venv/.ready ## the whole path on the built-in Kubernetes; leaves it up
+	@$(PY) -m tests.cluster tools
 	@$(PYTEST) -m e2e tests/e2e $(ARGS)
 
 # In a fresh checkout each worker would compile all tests. One process does it while mypy runs.
@@ -70,7 +71,7 @@ test: .venv/.ready ## everything: lint, types, unit and end-to-end tests, from n
 bench: .venv/.ready ## measurements, beside Apache Kafka where there is a peer
 	@$(PY) -m tests.cluster tools
 	@.venv/bin/pytest -q -s tests/bench/bench_log.py
-	@for each in codec requests produce_fetch groups partitions replication controller operator exporter; do $(PY) -m tests.bench.bench_$$each || exit 1; done
+	@for each in codec requests produce_fetch groups partitions replication controller operator exporter jobs; do $(PY) -m tests.bench.bench_$$each || exit 1; done
 
 clocks: ## how long whole installations take: a fresh clone with an empty HOME
 	@bash tests/bench/clocks.sh

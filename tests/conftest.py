@@ -72,11 +72,11 @@ LONGEST_FIRST = (
 # A Spark session takes seven seconds of a processor, a JVM with Kafka's tools three. Files that are
 # among the longest themselves have a worker each.
 TOGETHER = (
-    "tests/spark/sql/*",
-    "tests/spark/test_driver*",
-    "tests/spark/*",
-    "tests/peers/test_*_tools.py",
-    "tests/local/*",
+    # Drivers and shells take the same JVM, whatever the others do.
+    ("tests/spark/test_driver*", "tests/spark/test_secured_driver.py", "tests/spark/sql/*"),
+    ("tests/spark/*",),
+    ("tests/peers/test_*_tools.py",),
+    ("tests/local/*",),
 )
 
 
@@ -123,8 +123,10 @@ class FilesTogether(LoadFileScheduling):  # type: ignore[misc]  # xdist has no t
         path = str(super()._split_scope(nodeid))
         if path in LONGEST_FIRST:
             return path
-        together = (shared for shared in TOGETHER if fnmatch.fnmatchcase(path, shared))
-        return next(together, path)
+        for shared in TOGETHER:
+            if any(fnmatch.fnmatchcase(path, one) for one in shared):
+                return shared[0]
+        return path
 
 
 @pytest.hookimpl(optionalhook=True)

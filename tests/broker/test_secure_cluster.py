@@ -7,17 +7,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
-from confluent_kafka.admin import (
-    AdminClient,
-    NewTopic,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support import certificates
+from tests.support import certificates, security_roll
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.secure_broker import SecureBroker, jaas
+from tests.support.traffic import Traffic
 
 
 class SecretBrokers(SecureBroker):
@@ -88,61 +83,23 @@ def connections_to(address: str) -> int:
     return sum(1 for line in lines if line.split()[2].endswith(f":{port:04X}"))
 
 
-class MovingBrokers(SecureBroker):
-    protocols = {"SECURE": "SASL_SSL"}
-
-
-def write_to_all(settings: dict[str, str]) -> None:
-    """Write a record that all replicas have."""
-    failures: list[KafkaError | None] = []
-    producer = Producer({**settings, "acks": "all", "message.timeout.ms": 90_000, "log_level": 0})
-    producer.produce("moved", b"x", on_delivery=lambda error, _: failures.append(error))
-    assert producer.flush(120) == 0
-    assert failures == [None]
-
-
 def test_rolling_restarts_go_from_plain_to_sasl_over_tls_with_acls(tmp_path: Path) -> None:
-    """The steps of docs/security.md."""
-    own = certificates.Authority(tmp_path).issue("broker", ["127.0.0.1"])
-    mechanism, user, password = "SCRAM-SHA-512", "broker", "broker-secret"
-    settings = {
-        **own.settings(),
-        "offsets.topic.num.partitions": "1",
-        "inter.broker.listener.name": "PLAINTEXT",
-        "sasl.enabled.mechanisms": mechanism,
-        "sasl.mechanism.inter.broker.protocol": mechanism,
-        "listener.name.secure.scram-sha-512.sasl.jaas.config": jaas(
-            mechanism, username=user, password=password
-        ),
-        "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
-        "super.users": "User:ANONYMOUS;User:broker",
-    }
-    with Cluster(tmp_path, 2, settings, kind=MovingBrokers) as cluster:
-        plain = {"bootstrap.servers": cluster.bootstrap}
-        admin = AdminClient({**plain})
-        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-        made = UserScramCredentialUpsertion(user, info, password.encode())
-        admin.alter_user_scram_credentials([made])[user].result(60)
-        topic = NewTopic("moved", 1, 2, config={"min.insync.replicas": "2"})
-        admin.create_topics([topic])["moved"].result(60)
-        brokers = [one for one in cluster.brokers.values() if isinstance(one, MovingBrokers)]
-        moved = ("--override", "inter.broker.listener.name=SECURE")
-        # The controller last: it asks the others on the listener that they have left.
-        for broker in reversed(brokers):
-            broker.terminate()
-            broker.start(*moved)
-            write_to_all(plain)
-        secure = {
-            **own.client(),
-            "bootstrap.servers": ",".join(one.secure_address("SECURE") for one in brokers),
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanism": mechanism,
-            "sasl.username": user,
-            "sasl.password": password,
-        }
-        for broker in brokers:
-            only = f"listeners=SECURE://{broker.secure_address('SECURE')}"
-            broker.terminate()
-            broker.start(*moved, "--override", only, "--override", "super.users=User:broker")
-            write_to_all(secure)
-        assert not any("is Denied" in one.log_text() for one in brokers)
+    """The steps of docs/security.md, while clients write and read all the time."""
+    with security_roll.three_plain_brokers(tmp_path) as roll:
+        cluster = roll.cluster
+        roll.make_users()
+        with Traffic(cluster, security_roll.OF_PLAIN) as plain:
+            plain.await_progress("before the first restart")
+            for step in (1, 2):
+                for broker in roll.brokers:
+                    roll.restart(broker, step)
+                    plain.await_progress(f"restart {step} of broker {broker.broker_id}")
+            roll.give_rights()
+            with Traffic(cluster, security_roll.OF_SECURE, roll.secure()) as secure:
+                secure.await_progress("its first records")
+                plain.end()
+                for broker in roll.brokers:
+                    roll.restart(broker, security_roll.LAST_STEP)
+                    secure.await_progress(f"the last restart of broker {broker.broker_id}")
+                secure.end()
+        assert not any("is Denied" in one.log_text() for one in roll.brokers)

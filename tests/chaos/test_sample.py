@@ -26,8 +26,10 @@ PLAN = [
 ]
 
 
-# A leader, the controller, ZooKeeper, all at once, and what a broker may run out of: one each.
-SAMPLE = [*PLAN[1:4], *PLAN[9:]]
+# A controller that sleeps, ZooKeeper, all at once, and no memory. A killed leader, full disks and
+# missing descriptors have tests of their own: test_replication, test_disk_faults and
+# test_many_partitions in tests/broker.
+SAMPLE = [PLAN[1], PLAN[3], PLAN[9], PLAN[12]]
 
 
 @pytest.mark.timeout(1800)
@@ -36,5 +38,5 @@ def test_faults_break_no_promise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     plan = some_of(PLAN, SAMPLE)
     verdict = run(tmp_path, plan, print)
     assert verdict.violations == {}, str(verdict)
-    assert verdict.acknowledged > how_many(300, full=1000)
+    assert verdict.acknowledged > how_many(100, full=1000)
     assert len(verdict.seconds_to_progress) == len(plan)

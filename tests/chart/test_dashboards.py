@@ -39,6 +39,7 @@ from tests.support.apiserver import ApiServer
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.chart_zookeeper import ChartServer
 from tests.support.clients import QUIET, make_topic, produce_all
+from tests.support.dashboards import concrete, dashboards, queries
 from tests.support.kubectl import QuickKubectl
 from tests.support.ports import free_port
 from tests.support.secure_broker import SecureBroker
@@ -46,45 +47,12 @@ from tests.support.secure_broker import SecureBroker
 NAMESPACE = "dashboards"
 NAMES = ("cluster", "groups", "jobs", "topics")
 TOPIC, STRICT, GROUP = "seen", "strict", "readers"
-# What Grafana puts in place of its variables.
-VARIABLE = re.compile(r"\$(\w+)")
-INTERVALS = {"__rate_interval": "30s"}
-# The dashboards' own variables, each for any value.
-ANY = ("namespace", "cluster", "topic", "group", "zookeeper")
 METRIC = re.compile(r"\b(?:odradek|kafka)_\w+|\boutstanding_requests\b")
-
-
-def dashboards() -> dict[str, dict[str, Any]]:
-    """Return the dashboards by name, as the chart renders them."""
-    found = {}
-    for one in helm.template():
-        if one["kind"] == "ConfigMap" and "grafana_dashboard" in one["metadata"]["labels"]:
-            ((name, text),) = one["data"].items()
-            found[name.removeprefix("odradek-").removesuffix(".json")] = json.loads(text)
-    return found
 
 
 @pytest.fixture(scope="module")
 def boards() -> dict[str, dict[str, Any]]:
     return dashboards()
-
-
-def queries(board: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (panel, expression)."""
-    for panel in board["panels"]:
-        for target in panel.get("targets", ()):
-            yield panel["title"], target["expr"]
-
-
-def concrete(expression: str) -> str:
-    """Return an expression with values in place of its variables."""
-
-    def value(match: re.Match[str]) -> str:
-        name = match[1]
-        assert name in INTERVALS or name in ANY, f"unknown variable ${name} in {expression}"
-        return INTERVALS.get(name, ".*")
-
-    return VARIABLE.sub(value, expression)
 
 
 class Secured(SecureBroker):

@@ -16,6 +16,8 @@ from tests.support.kubectl import Kubectl
 
 EXAMPLES = REPO / "examples"
 GITOPS_CRDS = Path(__file__).parent / "gitops_crds"
+# Folders whose files are for `kubectl apply`.
+APPLIED = ("kubectl", "autoscaling", "argocd", "flux")
 # Namespaces that a user of the examples has already, or that the tools make.
 NAMESPACES = ("logs", "analytics", "argocd", "flux-system")
 
@@ -30,7 +32,7 @@ def documents(file: Path) -> list[Manifest]:
 
 @pytest.fixture(scope="module")
 def kubectl(api_server: ApiServer) -> Kubectl:
-    """kubectl on an API server that knows our kinds, and those of Argo CD and Flux."""
+    """kubectl on an API server that knows our kinds, and those of Argo CD, Flux and KEDA."""
     call = api_server.call
     call("apply", "--server-side", "-f", str(GITOPS_CRDS))
     api_server.install_crds()
@@ -46,14 +48,14 @@ def dry_run(kubectl: Kubectl, *objects: Manifest, kind: str = "create") -> str:
 
 
 def test_no_example_is_left_out() -> None:
-    tried = {*files("kubectl"), *files("argocd"), *files("flux"), *files("helm")}
+    tried = {*(one for folder in APPLIED for one in files(folder)), *files("helm")}
     others = set(EXAMPLES.rglob("*.yaml")) - tried
     assert {file.parent.name for file in others} == {"quickstart", "plain"}
 
 
 @pytest.mark.parametrize(
     "file",
-    [*files("kubectl"), *files("argocd"), *files("flux")],
+    [one for folder in APPLIED for one in files(folder)],
     ids=lambda file: f"{file.parent.name}/{file.name}",
 )
 def test_example_is_accepted(kubectl: Kubectl, file: Path) -> None:

@@ -164,12 +164,15 @@ MAY += [(OPERATOR, "other", "patch", f"{kind}/status") for kind in KINDS]
 MAY += [(OPERATOR, "other", "update", f"{kind}/finalizers") for kind in KINDS]
 OWNED = [
     "configmaps",
-    "services",
     "persistentvolumeclaims",
     "statefulsets.apps",
     "poddisruptionbudgets.policy",
 ]
 MAY += [(OPERATOR, "other", verb, kind) for verb in ("get", "create", "patch") for kind in OWNED]
+# Services of exposed listeners go with the listener.
+MAY += [
+    (OPERATOR, "other", verb, "services") for verb in ("get", "list", "create", "patch", "delete")
+]
 MAY += [(OPERATOR, "other", verb, "pods") for verb in ("get", "list", "watch", "create", "delete")]
 MAY += [
     (OPERATOR, "other", verb, "deployments.apps") for verb in ("get", "create", "patch", "delete")
@@ -196,6 +199,7 @@ MAY += [
 ]
 # What the operator made goes with its owner, by the garbage collector's rights.
 MAY_NOT = [(OPERATOR, "other", verb, kind) for verb in ("list", "watch", *DELETE) for kind in OWNED]
+MAY_NOT += [(OPERATOR, "other", verb, "services") for verb in ("watch", "deletecollection")]
 MAY_NOT += [(OPERATOR, "other", verb, kind) for verb in ("list", *DELETE) for kind in ACCOUNTS]
 MAY_NOT += [
     (OPERATOR, "other", verb, "deployments.apps") for verb in ("list", "watch", "deletecollection")

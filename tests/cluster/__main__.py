@@ -75,7 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("up", help="everything: cluster, images, chart, quickstart, results")
     commands.add_parser("cluster", help="boot or repair the cluster alone")
     commands.add_parser("down", help="remove the cluster and every trace of it")
-    commands.add_parser("tools", help="install packages and build all programs that tests need")
+    build = commands.add_parser("tools", help="install packages and build programs of tests")
+    build.add_argument("--keda", action="store_true", help="KEDA only, which takes long")
     load = commands.add_parser("images", help="build images; load them where there is a cluster")
     load.add_argument("names", nargs="*", metavar="IMAGE", help="default: all of them")
     commands.add_parser("kubeconfig", help="print the path of the kubeconfig")
@@ -111,6 +112,9 @@ def _dispatch(arguments: argparse.Namespace, where: Paths) -> None:
         deploy.up(where)
 
     def build_tools() -> None:
+        if arguments.keda:
+            tools.ensure(where, tools.SCALERS)
+            return
         _tools(where, on_docker=on_docker)
         tools.ensure(where, tools.JUDGES + tools.CLIENTS + tools.STORES)
 

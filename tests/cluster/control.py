@@ -16,6 +16,7 @@ from tests.cluster.settings import Paths
 from tests.cluster.shell import ClusterError, run, wait_until
 
 ETCD = "http://127.0.0.1:2379"
+AGGREGATOR = "front-proxy"
 COREFILE = f"""\
 .:53 {{
   bind {settings.GATEWAY}
@@ -63,6 +64,7 @@ def create_identities(paths: Paths, nodes: Sequence[Node]) -> None:
         subject = f"/O=system:nodes/CN=system:node:{node.name}"
         certs.issue(pki, node.name, subject, f"DNS:{node.name},IP:{node.address}")
         certs.write_kubeconfig(pki, node.name, paths.state / f"{node.name}.conf")
+    certs.issue(pki, AGGREGATOR, f"/CN={AGGREGATOR}", f"DNS:{AGGREGATOR}")
 
 
 def _apiserver(paths: Paths) -> list[str | Path]:
@@ -87,6 +89,16 @@ def _apiserver(paths: Paths) -> list[str | Path]:
         f"--kubelet-client-certificate={pki}/admin.crt",
         f"--kubelet-client-key={pki}/admin.key",
         "--kubelet-preferred-address-types=InternalIP",
+        # API servers that are registered with an APIService, such as the one of external metrics,
+        # learn from headers who asks. There is no kube-proxy here, so they are called directly.
+        f"--requestheader-client-ca-file={pki}/ca.crt",
+        f"--requestheader-allowed-names={AGGREGATOR}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={pki}/{AGGREGATOR}.crt",
+        f"--proxy-client-key-file={pki}/{AGGREGATOR}.key",
+        "--enable-aggregator-routing=true",
     ]
 
 

@@ -87,6 +87,14 @@ CLIENTS = (
 )
 # A store that speaks S3, over a folder.
 STORES = (Tool("versitygw", "github.com/versity/versitygw/cmd/versitygw@v1.8.0"),)
+# KEDA, which takes a quarter of an hour to build, so only its test asks for it. Its manifests are
+# in its module.
+KEDA = "github.com/kedacore/keda/v2"
+KEDA_VERSION = "v2.21.0"
+SCALERS = tuple(
+    Tool(f"keda-{part}", module=SOURCES / "keda", build=(f"{KEDA}/cmd/{part}",))
+    for part in ("operator", "adapter")
+)
 
 
 def ensure(paths: Paths, tools: tuple[Tool, ...]) -> None:

@@ -95,12 +95,16 @@ def test_outside_clients_list_and_read_the_topic(kubectl: Kubectl, bootstrap: st
     assert all(record["component"] and record["line"] for record in records)
 
 
+def ask_prometheus(kubectl: Kubectl, expression: str) -> list[dict[str, object]]:
+    """Return the series of an expression. Raises KubectlError for one that is none."""
+    path = "/api/v1/namespaces/logs/services/prometheus:9090/proxy/api/v1/query?query="
+    answer = json.loads(kubectl("get", "--raw", path + urllib.parse.quote(expression)))
+    result: list[dict[str, object]] = answer["data"]["result"]
+    return result
+
+
 def test_prometheus_scrapes_brokers_operator_and_job(kubectl: Kubectl) -> None:
-    def query(expression: str) -> list[dict[str, object]]:
-        path = "/api/v1/namespaces/logs/services/prometheus:9090/proxy/api/v1/query?query="
-        answer = json.loads(kubectl("get", "--raw", path + urllib.parse.quote(expression)))
-        result: list[dict[str, object]] = answer["data"]["result"]
-        return result
+    query = functools.partial(ask_prometheus, kubectl)
 
     def told_by(component: str) -> bool:
         labels = f'consumergroup="log-counts",app_kubernetes_io_component="{component}"'

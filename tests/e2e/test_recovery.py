@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.test_quickstart import kcat
 from tests.support.kubectl import Kubectl, eventually
+from tests.support.pod_processes import PodProcesses
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
-
-
-def kill_container(kubectl: Kubectl, pod: str) -> None:
-    """Send SIGKILL to the first process of the pod's container, from its host."""
-    uid = kubectl.get("pod", pod)["metadata"]["uid"]
-    victims = [pid for pid in _processes() if uid in _text(pid, "cgroup").replace("_", "-")]
-    victims = [pid for pid in victims if _text(pid, "cmdline").split("\0")[0] != "/pause"]
-    assert victims, f"no process of pod {pod} ({uid}) on this host"
-    os.kill(min(victims), signal.SIGKILL)
-
-
-def _processes() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-
-
-def _text(pid: int, name: str) -> str:
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def restarts(kubectl: Kubectl, pod: str) -> tuple[str, int]:
@@ -55,7 +33,7 @@ def test_killed_pod_comes_back_by_itself(kubectl: Kubectl, healthy: None, victim
         "operator": operator_pod(kubectl),
     }[victim]
     before = restarts(kubectl, pod)
-    kill_container(kubectl, pod)
+    PodProcesses.of(kubectl, pod).first().kill()
     eventually(lambda: restarts(kubectl, pod) != before, f"{pod} restarted or replaced", 300)
 
 

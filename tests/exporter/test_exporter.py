@@ -14,7 +14,14 @@ from http import HTTPStatus
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 from kazoo.client import KazooClient
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -33,6 +40,7 @@ SETTINGS = {
     **STEADY,
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
+    "log.retention.check.interval.ms": "300",
 }
 LAG, SUM = "kafka_consumergroup_lag", "kafka_consumergroup_lag_sum"
 CURRENT, MEMBERS = "kafka_consumergroup_current_offset", "kafka_consumergroup_members"
@@ -280,6 +288,33 @@ def test_deleted_records_do_not_count(
     keeper.create(consumers.offset_path(group, topic, 0), b"8", makepath=True)
     series = observed.round()
     assert (series[LAG, group, topic, "0"], series[CURRENT, group, topic, "0"]) == (2, 8)
+
+
+def test_records_that_retention_takes_before_the_group_reads_them_do_not_count(
+    cluster: Cluster, admin: AdminClient, observed: ObservedExporter
+) -> None:
+    group = topic = "test_records_that_retention_takes_before_the_group_reads_them_do_not_count"
+    create_topic(cluster.bootstrap, topic)
+    produce_all(cluster.bootstrap, topic, [b"x"] * 10)
+    commit(cluster, group, topic, 3)
+    assert observed.round()[LAG, group, topic, "0"] == 7
+
+    def keep(milliseconds: int) -> None:
+        entry = ConfigEntry(
+            "retention.ms",
+            str(milliseconds),
+            incremental_operation=AlterConfigOpType.SET,
+        )
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(60)
+
+    keep(1)
+    wait_until(lambda: observed.round()[LAG, group, topic, "0"] == 0, "retention takes all")
+    keep(-1)
+    produce_all(cluster.bootstrap, topic, [b"x"] * 4)
+    series = observed.round()
+    assert (series[LAG, group, topic, "0"], series[CURRENT, group, topic, "0"]) == (4, 3)
+    assert series[SUM, group, topic] == 4
 
 
 def test_topic_made_anew(

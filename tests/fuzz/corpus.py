@@ -9,7 +9,7 @@ from odradek.handlers.dispatch import SERVED
 from odradek.log.records import records
 from odradek.protocol import codec, headers, schema
 from odradek.protocol.api import APIS, ApiKey
-from odradek.protocol.primitives import Kind
+from odradek.protocol.primitives import NO_UUID, Kind
 from tests.support.messages import sample
 
 TOPIC = "fuzzed"
@@ -61,6 +61,7 @@ ZEROS: dict[Kind, Any] = {
     Kind.BYTES: b"bytes",
     **dict.fromkeys((Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64), 0),
     Kind.FLOAT64: 0.0,
+    Kind.UUID: NO_UUID,
 }
 
 

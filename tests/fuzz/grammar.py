@@ -139,6 +139,8 @@ class _Writer:
             case Kind.BOOL:
                 flag = random.choice((0, 1, 2, 255)) if bends else self._plausible(field)
                 self.out.append(int(flag))
+            case Kind.UUID:
+                self.out += random.randbytes(16) if bends else self._plausible(field)
             case _:
                 number = edges.number(field.name, kind, random) if bends else self._plausible(field)
                 self.out += STRUCTS[kind].pack(number)

@@ -84,6 +84,33 @@ async def test_unknown_and_impossible_names_have_their_codes(broker: Broker) -> 
     assert (await ask(broker, "a/b")).topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
+async def test_topics_cannot_be_asked_for_by_id_as_in_kafka_before_version_12(
+    broker: Broker,
+) -> None:
+    await tell(broker, update(state()))
+    an_id = bytes(range(16))
+    for one in (
+        MetadataRequestTopic(name="orders", topic_id=an_id),
+        MetadataRequestTopic(name=None),
+    ):
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="orders"), one])
+        context = RequestContext(10, "c", "PLAINTEXT", "h", 1)
+        data = await metadata.metadata(broker, request, context)
+        found = codec.decode(MetadataResponse, 10, data)[0]
+        assert found.brokers == []
+        assert [(topic.name, topic.topic_id, topic.error_code) for topic in found.topics] == [
+            ("orders", bytes(16), ErrorCode.INVALID_REQUEST),
+            (one.name or "", one.topic_id, ErrorCode.INVALID_REQUEST),
+        ]
+
+
+async def test_topics_have_no_ids(broker: Broker) -> None:
+    await tell(broker, update(state()))
+    for version in (10, 11):
+        found = await ask(broker, "orders", version=version)
+        assert [(one.name, one.topic_id) for one in found.topics] == [("orders", bytes(16))]
+
+
 async def test_topic_is_not_created_where_the_broker_forbids_it(broker: Broker) -> None:
     strict = dataclasses.replace(
         broker, config=dataclasses.replace(broker.config, auto_create_topics_enable=False)

@@ -38,7 +38,7 @@ FOLDERS = {
     "crds": "the only source of the CRDs; charts/odradek/crds/ holds copies, a test compares them",
     "charts/odradek": "Chart.yaml values.yaml values.schema.json templates/ files/ crds/",
     "examples": "quickstart/ is what `make up` runs (and local.sh what `make quickstart` does); "
-    "kubectl/ helm/ argocd/ flux/",
+    "kubectl/ autoscaling/ helm/ argocd/ flux/",
     "docs": "the design and its rows, decisions (adr/), what was tested with which clients",
     "tests": "unit tests foldered by behaviour; cluster/ (the built-in Kubernetes), e2e/, chaos/, "
     "simulator/ (seeded schedules of faults), fuzz/ (damaged frames), peers/ (Apache Kafka's own "

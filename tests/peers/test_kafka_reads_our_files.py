@@ -45,7 +45,8 @@ def kafka_says(classpath: str, folder: Path, suffix: str, *options: str) -> list
     files = ",".join(str(path) for path in sorted(folder.glob("*" + suffix)))
     result = subprocess.run(
         [
-            *("java", "-Xmx256m", kafka_peer.scratch(folder.parent), "-cp", classpath),
+            *(*kafka_peer.JAVA, "-Xmx256m", kafka_peer.scratch(folder.parent)),
+            *("-cp", classpath),
             *("kafka.tools.DumpLogSegments", "--files", files, *options),
         ],
         capture_output=True,

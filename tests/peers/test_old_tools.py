@@ -14,7 +14,9 @@ from tests.support import kafka_peer
 from tests.support.broker import Cluster, await_partitions, wait_until
 from tests.support.clients import consume_all, create_topic, produce_all
 from tests.support.kafka_peer import PATIENT_PRODUCER, Tools
+from tests.support.sampling import some_of
 
+WAYS = some_of(["--bootstrap-server", "--zookeeper"], ["--zookeeper"])
 CODECS = ("none", "gzip", "snappy", "lz4")
 # By default brokers have a second to tell who leads.
 PATIENT_SHELL = ("kafka.tools.GetOffsetShell", "--max-wait-ms", "60000")
@@ -108,7 +110,7 @@ def test_new_clients_read_what_old_producers_wrote(cluster: Cluster, written: li
     assert [one.decode() for one in found] == [one.split(":", 1)[1] for one in written]
 
 
-@pytest.mark.parametrize("way", ["--bootstrap-server", "--zookeeper"])
+@pytest.mark.parametrize("way", WAYS)
 def test_old_consumers_read_what_old_and_new_producers_wrote(
     cluster: Cluster, old: Tools, written: list[str], way: str
 ) -> None:
@@ -135,10 +137,12 @@ def test_old_consumers_read_what_old_and_new_producers_wrote(
 def test_groups_of_both_kinds_are_described(
     cluster: Cluster, old: Tools, written: list[str]
 ) -> None:
-    for way, address in (
-        ("--zookeeper", cluster.zookeeper.connect),
-        ("--bootstrap-server", cluster.bootstrap),
-    ):
+    addresses = {
+        "--zookeeper": cluster.zookeeper.connect,
+        "--bootstrap-server": cluster.bootstrap,
+    }
+    for way in WAYS:
+        address = addresses[way]
         said = old.run("kafka.admin.ConsumerGroupCommand", way, address, "--list")
         assert f"old-readers{way}" in said.split()
 
@@ -159,6 +163,7 @@ def test_single_partitions_are_read_and_measured(
     assert farewell.endswith(f"at offset {len(written)}")
 
 
+@pytest.mark.full("tests/peers/test_old_tools.py::test_single_partitions_are_read_and_measured")
 def test_reading_begins_at_an_offset_and_segments_are_found_by_time(
     cluster: Cluster, old: Tools, written: list[str]
 ) -> None:

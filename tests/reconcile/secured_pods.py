@@ -30,7 +30,12 @@ def texts(kube: Kube, namespace: str, name: str) -> dict[str, str]:
 
 
 class Pods:
-    """The pods of a cluster's brokers, on nodes with the addresses `hosts`; all are ready."""
+    """The pods of a cluster's brokers, on nodes with the addresses `hosts`; all are ready.
+
+    `nodes` are the names of these nodes, where they matter.
+    """
+
+    nodes: Mapping[int, str] = {}
 
     def __init__(self, kube: Kube, namespace: str, cluster: str, hosts: Mapping[int, str]) -> None:
         self.kube = kube
@@ -62,16 +67,24 @@ class Pods:
         for number in range(count):
             name = f"{self.cluster}-broker-{number}"
             if self.kube.get("v1", "Pod", self.namespace, name) is None:
-                self._make(name, template["metadata"], revision, self.hosts[number])
+                node = {"nodeName": self.nodes[number]} if number in self.nodes else {}
+                self._make(name, template["metadata"], revision, self.hosts[number], node)
 
-    def _make(self, name: str, meta: Mapping[str, Any], revision: str, host: str) -> None:
+    def _make(
+        self,
+        name: str,
+        meta: Mapping[str, Any],
+        revision: str,
+        host: str,
+        node: Mapping[str, str],
+    ) -> None:
         labels = {**meta["labels"], "controller-revision-hash": revision}
         about = {"name": name, "namespace": self.namespace, "labels": labels}
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {**about, "annotations": meta["annotations"]},
-            "spec": {"containers": [{"name": "c", "image": "i"}]},
+            "spec": {"containers": [{"name": "c", "image": "i"}], **node},
         }
         made = self.kube.create(pod)
         ready = [{"type": "Ready", "status": "True"}]

@@ -107,6 +107,17 @@ OAUTH: dict[str, Any] = {
     "userNameClaim": "preferred_username",
 }
 TOKENS: dict[str, Any] = {"name": "tokens", "port": 9095, "tls": True, "authentication": OAUTH}
+NODE_PORT: dict[str, Any] = {"type": "NodePort"}
+BALANCED: dict[str, Any] = {
+    "type": "LoadBalancer",
+    "advertisedHostTemplate": "broker-{nodeId}.example.com",
+    "advertisedPortTemplate": "1909{nodeId}",
+    "annotations": {"external-dns.alpha.kubernetes.io/hostname": "broker-{nodeId}.example.com"},
+    "externalTrafficPolicy": "Local",
+    "loadBalancerSourceRanges": ["203.0.113.0/24", "2001:db8::/32"],
+    "bootstrap": {"nodePort": 31090, "alternativeNames": ["kafka.example.com", "203.0.113.7"]},
+    "brokers": [{"broker": 0, "nodePort": 31000}, {"broker": 999, "nodePort": 31999}],
+}
 SECURE = copy.deepcopy(CLUSTER)
 SECURE["metadata"]["name"] = "secure"
 SECURE["spec"]["listeners"] = [INTERNAL, EXTERNAL]
@@ -361,6 +372,61 @@ def test_what_may_change_is_taken(
         ("listeners", [EXTERNAL], "need those of the operator's own CA"),
         ("listeners", [PLAIN], "authorization needs authentication on the listener of brokers"),
         ("listeners", _REMOVE, "authorization needs listeners"),
+        ("listeners", [{**INTERNAL, "expose": NODE_PORT}], "the listener that is named internal"),
+        ("listeners", [{**PLAIN, "expose": NODE_PORT}, EXTERNAL], "expose another one"),
+        *(
+            ("listeners", [INTERNAL, {**EXTERNAL, "expose": expose}], why)
+            for expose, why in (
+                ({}, "type: Required value"),
+                ({"type": "Ingress"}, "supported values"),
+                ({**BALANCED, "type": "NodePort"}, "loadBalancerSourceRanges is of type"),
+                ({**BALANCED, "preferredNodePortAddressType": "InternalIP"}, "is of type NodePort"),
+                (
+                    {
+                        **NODE_PORT,
+                        "advertisedHostTemplate": "a",
+                        "preferredNodePortAddressType": "InternalIP",
+                    },
+                    "give either",
+                ),
+                (
+                    {"type": "LoadBalancer", "advertisedHostTemplate": "a.example"},
+                    "would advertise the same address",
+                ),
+                (
+                    {
+                        **NODE_PORT,
+                        "advertisedHostTemplate": "a",
+                        "advertisedPortTemplate": "9092",
+                    },
+                    "would advertise the same address",
+                ),
+                *(
+                    ({**NODE_PORT, "advertisedHostTemplate": host}, "should match")
+                    for host in ("-a", "a..b", "{brokerId}.a", "{nodeId", "a/b", "A", "a b", "a.")
+                ),
+                ({**NODE_PORT, "advertisedHostTemplate": "a-.b"}, "does not end with a hyphen"),
+                ({**NODE_PORT, "advertisedHostTemplate": "a" * 64}, "at most 63 characters"),
+                *(
+                    ({**NODE_PORT, "advertisedPortTemplate": port}, "should match")
+                    for port in ("a", "-1", "{nodeId}{nodeId}")
+                ),
+                ({**BALANCED, "loadBalancerSourceRanges": []}, "at least 1 items"),
+                ({**BALANCED, "loadBalancerSourceRanges": ["10.0.0.1"]}, "should match"),
+                ({**NODE_PORT, "annotations": {"odradek.io/service-hash": "x"}}, "the operator's"),
+                ({**NODE_PORT, "bootstrap": {"nodePort": 0}}, "greater than or equal to 1"),
+                ({**NODE_PORT, "bootstrap": {"alternativeNames": ["a,b"]}}, "should match"),
+                ({**NODE_PORT, "brokers": [{"broker": 1}]}, "nodePort: Required value"),
+                (
+                    {
+                        **NODE_PORT,
+                        "brokers": [{"broker": 1, "nodePort": 1}, {"broker": 1, "nodePort": 2}],
+                    },
+                    "Duplicate value",
+                ),
+                ({**NODE_PORT, "externalTrafficPolicy": "Nobody"}, "supported values"),
+            )
+        ),
         ("authorization/type", "opa", "supported values"),
         ("authorization/superUsers", ["admin"], "should match"),
         ("authorization/superUsers", ["User:a;User:b"], "should match"),
@@ -382,6 +448,12 @@ def test_listeners_that_contradict_themselves_are_refused(
         ("listeners", [INTERNAL]),
         ("listeners", [PLAIN, INTERNAL]),
         ("listeners", [INTERNAL, TOKENS]),
+        ("listeners", [{**EXTERNAL, "expose": BALANCED}, INTERNAL]),
+        ("listeners", [INTERNAL, {**PLAIN, "expose": NODE_PORT}]),
+        (
+            "listeners",
+            [INTERNAL, {**PLAIN, "expose": {**NODE_PORT, "advertisedHostTemplate": "a.example"}}],
+        ),
         ("listeners", [{**EXTERNAL, "certificate": {"issuerRef": {"name": "ca"}}}, INTERNAL]),
         ("brokers/config", {"num.partitions": "3", "listeners.of.mine": "x"}),
     ],
@@ -392,6 +464,16 @@ def test_listeners_may_be_added_and_taken_away(kubectl: Kubectl, path: str, valu
     assert {one["tls"] for one in found["listeners"]} <= {True, False}
     assert found["authorization"]["allowEveryoneIfNoAclFound"] is False
     kubectl("delete", "kafkacluster", "secure")
+
+
+def test_names_of_exposed_listeners_fit_into_those_of_services(kubectl: Kubectl) -> None:
+    long = change(SECURE, "metadata/name", "c" * 38)
+    listener = {**EXTERNAL, "name": "l" * 15, "expose": NODE_PORT}
+    wrong = change(long, "spec/listeners", [INTERNAL, listener])
+    with pytest.raises(objects.ApiError, match="at most 52 characters together"):
+        objects.client(kubectl.kubeconfig).create(kubectl.namespace, wrong)
+    kubectl.apply(change(wrong, "metadata/name", "c" * 37))
+    kubectl("delete", "kafkacluster", "c" * 37)
 
 
 def test_job_that_stops_by_itself_may_have_a_schedule(kubectl: Kubectl) -> None:

@@ -105,6 +105,16 @@ def test_a_job_is_ready_only_when_its_executors_run_and_batches_complete(
     assert judged(phase, report) == expected
 
 
+@pytest.mark.parametrize("phase", ["Running", "Completed"])
+def test_job_whose_sink_may_have_a_row_twice_says_so(phase: str) -> None:
+    (ready, *_), _ = judge(phase, GOOD, sink={"topic": {"name": "t"}})
+    assert ready.status
+    assert ready.message.endswith("(at least once)")
+    others: list[dict[str, Any]] = [{"console": {}}, {"delta": {"path": "/data/t"}}]
+    for sink in others:
+        assert judge(phase, GOOD, sink=sink)[0][0].message == "why"
+
+
 SCHEDULED = {"trigger": "availableNow", "schedule": "@hourly"}
 
 

@@ -100,6 +100,15 @@ def test_unsafe_jumps_are_refused(applied: ListenerPlan, wanted: ListenerPlan, w
         assert step.plan.means(applied)
 
 
+def test_a_former_listener_between_brokers_is_one_of_clients_once_all_use_the_other() -> None:
+    wanted = plan(OTHER, SCRAM, authorization=SIMPLE)
+    *_, switched = way(plan(SCRAM, authorization=SIMPLE), wanted)
+    assert switched.means(wanted)
+    for settled, used in ((False, {"other", "internal"}), (True, {"other"})):
+        step = listener_plan.next_step(switched, wanted, settled=settled)
+        assert step.plan.in_use == used
+
+
 def test_the_next_step_waits_for_the_roll_before_it() -> None:
     wanted = plan(SCRAM, authorization=SIMPLE)
     first, second, _ = way(LEGACY, wanted)

@@ -9,10 +9,11 @@ import pytest
 
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import consumers, znodes
-from odradek_operator.loop.reconciler import Reconciler
+from odradek_operator.group import reconcile as group_reconcile
+from odradek_operator.loop.reconciler import WRITERS, Reconciler
 from odradek_operator.loop.workqueue import WorkQueues
 from odradek_operator.shared import metrics, zookeeper
-from odradek_operator.shared.spec import FINALIZER, ClusterKey, qualified
+from odradek_operator.shared.spec import FINALIZER, Body, ClusterKey, qualified
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import KIND_ORDER, ResourceKey, ResourceStore, key_of
 from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
@@ -478,6 +479,62 @@ def test_queue_that_is_told_is_what_waits_now_behind_a_pass_that_hangs() -> None
     finally:
         goes_on.set()
         queues.stop()
+
+
+def test_groups_whose_brokers_do_not_answer_do_not_delay_their_cluster() -> None:
+    rolls, goes_on = threading.Event(), threading.Event()
+    asked: queue.Queue[str] = queue.Queue()
+
+    def reconcile(
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        for key in batch:
+            if key.kind == "ConsumerGroup":
+                asked.put(key.name)
+                assert goes_on.wait(30)
+            else:
+                rolls.set()
+        return dict.fromkeys(batch, 60.0)
+
+    def waiting() -> float | None:
+        place = {"namespace": "n", "cluster": "c"}
+        return metrics.REGISTRY.get_sample_value("odradek_operator_queued_resources", place)
+
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        queues.submit(resource("ConsumerGroup", "g", clusterRef={"name": "c"}))
+        assert asked.get(timeout=30) == "g"
+        queues.submit(cluster())
+        assert rolls.wait(30)
+        queues.submit(resource("ConsumerGroup", "h", clusterRef={"name": "c"}))
+        # The former was woken by its cluster, too.
+        assert waiting() == 2
+    finally:
+        goes_on.set()
+        queues.stop()
+
+
+def test_many_groups_are_looked_at_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that does not answer takes seconds for each: one after the other is minutes."""
+    together = threading.Barrier(WRITERS)
+    looked: queue.Queue[str] = queue.Queue()
+
+    def look(_context: object, body: Body, *_: object) -> float:
+        together.wait(30)
+        looked.put(body["metadata"]["name"])
+        return 15.0
+
+    monkeypatch.setattr(group_reconcile, "reconcile", look)
+    names = [f"g{number}" for number in range(2 * WRITERS)]
+    groups = [resource("ConsumerGroup", name, clusterRef={"name": "c"}) for name in names]
+    store, batch = ResourceStore(), {key_of(one): one for one in groups}
+    for one in groups:
+        store.put(one)
+    done = Reconciler(context(MemoryKube(*groups)), store).reconcile(
+        "n", ClusterKey("n", "c"), batch
+    )
+    assert done == dict.fromkeys(batch, 15.0)
+    assert sorted(looked.get_nowait() for _ in names) == sorted(names)
 
 
 def test_cluster_that_is_gone_gets_one_more_pass_with_nothing_in_it() -> None:

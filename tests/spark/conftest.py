@@ -43,7 +43,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def drivers_jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[spark_jvm.SharedJvm]:
-    """The JVM of driver processes, with the keys of the store that speaks S3."""
+    """The JVM of drivers and shells, with the keys of the store that speaks S3."""
     with spark_jvm.shared(tmp_path_factory.mktemp("jvm"), s3_store.KEYS) as running:
         yield running
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
-import pyarrow.parquet as pq
 import pytest
 
 from tests.support import broker, spark_jvm
+from tests.support.delta_table import DeltaTable
 from tests.support.s3_store import BUCKET, KEYS, S3Store
 from tests.support.sampling import FULL
 from tests.support.spark_driver import Driver
@@ -75,20 +73,6 @@ def driver(
     one.kill()
 
 
-def delta_rows(table: Path) -> list[dict[str, Any]]:
-    """Return the rows of a Delta table: of the files that its commits added and did not remove.
-
-    A Spark session to read it would take ten seconds of a processor.
-    """
-    files: set[str] = set()
-    for commit in sorted((table / "_delta_log").glob("*.json")):
-        for line in commit.read_text().splitlines():
-            for kind, action in json.loads(line).items():
-                if kind in ("add", "remove"):
-                    (files.add if kind == "add" else files.discard)(unquote(action["path"]))
-    return [row for name in sorted(files) for row in pq.read_table(table / name).to_pylist()]
-
-
 @pytest.mark.parametrize("driver", ["windows-1"], indirect=True)
 @pytest.mark.full(
     "tests/spark/test_driver.py::test_crash_between_sink_and_commit_replays_the_batch_and_nothing_is_lost_or_doubled"
@@ -113,7 +97,7 @@ def test_windows_are_in_the_table_once_whenever_the_driver_dies(
         driver.end_session()
 
     def result() -> dict[str, tuple[int, int]]:
-        rows = delta_rows(store.folder / BUCKET / "tables" / "windows")
+        rows = DeltaTable(store.folder / BUCKET / "tables" / "windows").rows()
         found = {f"{row['minute']:%M}": (row["lines"], row["total"]) for row in rows}
         assert len(found) == len(rows)
         return found
@@ -141,12 +125,9 @@ def test_windows_are_in_the_table_once_whenever_the_driver_dies(
 
 @pytest.mark.parametrize("driver", ["denied-1"], indirect=True)
 def test_store_that_does_not_let_the_job_in_ends_it_with_one_line(
-    driver: Driver, store: S3Store
+    driver: Driver, tmp_path: Path
 ) -> None:
-    driver.environment["AWS_SECRET_ACCESS_KEY"] = "wrong"
-    # The JVM looks for the keys, so it has to be one with wrong ones.
-    driver.start(
-        own_jvm=True, sink={"delta": {"path": f"{store.url}/t"}}, sparkConf=store.spark_conf
-    )
-    assert driver.wait() == 1, driver.log.read_text()[-3000:]
+    with S3Store(tmp_path, secret_key="another-secret") as store:
+        driver.start(sink={"delta": {"path": f"{store.url}/t"}}, sparkConf=store.spark_conf)
+        assert driver.wait() == 1, driver.log.read_text()[-3000:]
     assert driver.last_line().startswith("odradek-spark: s3a://lake/checkpoints/denied-1: java.nio")

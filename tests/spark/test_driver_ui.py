@@ -16,7 +16,7 @@ from tests.support import broker, helm, spark_jvm
 from tests.support.broker import wait_until
 from tests.support.ports import free_port
 from tests.support.spark_driver import PATIENCE_S, Driver
-from tests.support.spark_jars import home
+from tests.support.spark_jars import QUICK, home
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -58,7 +58,7 @@ def history_server(folder: Path, port: int) -> list[str]:
     words = [word.replace("file:///data/events", f"file://{folder}") for word in words]
     settings = [f"-Dspark.history.ui.port={port}", "-Dspark.history.fs.update.interval=1s"]
     assert words[0] == "java"
-    return [words[0], *settings, *words[1:]]
+    return [words[0], *QUICK, *settings, *words[1:]]
 
 
 def test_ui_lets_nobody_end_a_job_and_a_history_server_shows_it_afterwards(

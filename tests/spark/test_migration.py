@@ -160,6 +160,9 @@ def test_driver_that_dies_while_it_deletes_a_checkpoint_leaves_the_rest_to_the_n
     assert (counts(anew), committed(one)) == ({0: 3, 1: 3}, 18)
 
 
+@pytest.mark.full(
+    "tests/spark/test_migration.py::test_query_without_state_becomes_one_with_state_by_itself"
+)
 def test_query_without_state_may_read_from_other_sources(
     group: Callable[..., Group], run: Callable[..., Run]
 ) -> None:

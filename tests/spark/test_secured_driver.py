@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from odradek_operator.shared import cluster_access
-from tests.support import secured_cluster
+from tests.support import secured_cluster, spark_jvm
 from tests.support.clients import QUIET, consume_all, create_topic
 from tests.support.secured_cluster import SecuredCluster
 from tests.support.spark_driver import Driver
@@ -31,8 +31,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster
 
 
 @pytest.fixture
-def driver(secured: SecuredCluster, tmp_path: Path) -> Iterator[Driver]:
-    made = Driver(secured.cluster, tmp_path, GROUP)
+def driver(
+    secured: SecuredCluster, tmp_path: Path, drivers_jvm: spark_jvm.SharedJvm
+) -> Iterator[Driver]:
+    made = Driver(secured.cluster, tmp_path, GROUP, drivers_jvm)
     made.offset_store = "Both"
     made.seam = {
         "bootstrap": secured.bootstrap,

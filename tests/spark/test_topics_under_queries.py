@@ -111,6 +111,9 @@ def test_deleted_group_starts_where_a_new_one_does_though_its_checkpoint_is_left
         assert reading.rows() == sorted([*before, *range(15)])
 
 
+@pytest.mark.full(
+    "tests/spark/test_topics_under_queries.py::test_deleted_group_starts_where_a_new_one_does_though_its_checkpoint_is_left"
+)
 def test_deleted_group_that_starts_at_the_end_skips_what_its_checkpoint_had_to_read(
     group: Callable[..., Group], run: Callable[..., Run]
 ) -> None:

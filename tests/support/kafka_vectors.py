@@ -35,6 +35,8 @@ def as_json(message: Any, version: int) -> dict[str, Any]:
 
 
 def _item_as_json(item: Kind | type, value: Any, version: int) -> Any:
+    if item is Kind.UUID:
+        return base64.urlsafe_b64encode(value).decode().rstrip("=")
     if isinstance(value, bytes):
         return {"binary": base64.b64encode(value).decode()}
     if value is None or isinstance(item, Kind):

@@ -15,6 +15,7 @@ _INTEGERS = {Kind.INT8: 8, Kind.INT16: 16, Kind.INT32: 32, Kind.INT64: 64}
 _PRIMITIVES: dict[Kind, st.SearchStrategy[Any]] = {
     Kind.BOOL: st.booleans(),
     Kind.FLOAT64: st.floats(allow_nan=False),
+    Kind.UUID: st.binary(min_size=16, max_size=16),
     Kind.STRING: st.text(max_size=8) | st.just("x" * 200),
     Kind.BYTES: st.binary(max_size=8) | st.just(b"y" * 200),
     Kind.RECORDS: st.binary(max_size=8) | st.just(b"z" * 200),
@@ -98,6 +99,8 @@ class _Sampler:
             return bytes((self._count % 256,)) * (self._count % 200)
         if item is Kind.FLOAT64:
             return self._count + 0.1
+        if item is Kind.UUID:
+            return bytes((self._count % 256,)) * 16
         if item is Kind.INT8:
             return self._count % 128
         return self._count * (257 if item is Kind.INT16 else -65_537)

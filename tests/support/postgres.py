@@ -19,25 +19,62 @@ from tests.support.ports import free_port
 
 PROGRAMS = Path("/usr/lib/postgresql")
 START_SECONDS = 120
+_END = "-- end of the answer --"
 SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
     "autovacuum": "off",
     "shared_buffers": "16MB",
     "max_connections": "40",
-    "listen_addresses": "127.0.0.1",
 }
+
+
+class Session:
+    """One connection by a psql that stays: a statement takes no process of its own."""
+
+    def __init__(self, psql: Path, address: str) -> None:
+        self._process = subprocess.Popen(
+            [
+                *(psql, "--no-psqlrc", "--quiet", "--tuples-only", "--no-align"),
+                *("--field-separator=|", address),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def sql(self, text: str) -> list[list[str]]:
+        """Run one statement, and return the rows as text."""
+        asking, answering = self._process.stdin, self._process.stdout
+        assert asking is not None
+        assert answering is not None
+        asking.write(f"{text};\n\\echo {_END}\n")
+        asking.flush()
+        rows: list[list[str]] = []
+        while (line := answering.readline().rstrip("\n")) != _END:
+            # psql says nothing more when its connection is gone.
+            assert self._process.poll() is None, rows
+            rows.append(line.split("|"))
+        assert not [one for one in rows if one[0].startswith("ERROR:")], rows
+        return rows
+
+    def close(self) -> None:
+        """End the connection."""
+        self._process.communicate("\\q\n", timeout=60)
 
 
 class Postgres:
     """One server in a temporary folder; a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        """Take an address of this machine; anybody who reaches it may do everything."""
         found = sorted(PROGRAMS.glob("*/bin"), key=lambda path: int(path.parent.name))
         if not found:
             skip_unless_ci("no PostgreSQL: install the package postgresql")
         self._programs = found[-1]
         self._folder = Path(tempfile.mkdtemp(prefix="odradek-postgres-"))
+        self._host = host
         self._port = free_port()
         # initdb refuses to run as root; the package has made this user.
         self._user = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
@@ -46,7 +83,15 @@ class Postgres:
     @property
     def url(self) -> str:
         """The JDBC URL of the one database."""
-        return f"jdbc:postgresql://127.0.0.1:{self._port}/postgres?user=odradek"
+        return f"jdbc:postgresql://{self._host}:{self._port}/postgres?user=odradek"
+
+    @property
+    def _address(self) -> str:
+        return f"postgresql://odradek@{self._host}:{self._port}/postgres"
+
+    def session(self) -> Session:
+        """Return a connection of its own, to be closed by the caller."""
+        return Session(self._programs / "psql", self._address)
 
     def sql(self, text: str) -> list[list[str]]:
         """Run statements with psql, and return the rows as text."""
@@ -55,7 +100,7 @@ class Postgres:
                 self._programs / "psql",
                 *("--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--field-separator=|"),
                 *("--set=ON_ERROR_STOP=1", f"--command={text}"),
-                f"postgresql://odradek@127.0.0.1:{self._port}/postgres",
+                self._address,
             ],
             capture_output=True,
             text=True,
@@ -69,7 +114,10 @@ class Postgres:
             shutil.chown(self._folder, self._user)
         data = self._folder / "data"
         self._run("initdb", f"--pgdata={data}", "--username=odradek", "--auth=trust", "--no-sync")
-        options = [f"--{name}={value}" for name, value in SETTINGS.items()]
+        with (data / "pg_hba.conf").open("a", encoding="utf-8") as rules:
+            rules.write("host all all all trust\n")
+        settings = {**SETTINGS, "listen_addresses": self._host}
+        options = [f"--{name}={value}" for name, value in settings.items()]
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 [
@@ -84,7 +132,7 @@ class Postgres:
                 start_new_session=True,
             )
         until = time.monotonic() + START_SECONDS
-        ready = [str(self._programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self._port)]
+        ready = [str(self._programs / "pg_isready"), "-q", "-h", self._host, "-p", str(self._port)]
         while subprocess.run(ready, check=False).returncode != 0:
             if self._process.poll() is not None or time.monotonic() > until:
                 text = (self._folder / "log").read_text()

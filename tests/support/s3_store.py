@@ -24,19 +24,19 @@ _START_SECONDS = 60
 
 
 class S3Store:
-    """A running store with one bucket."""
+    """A running store with one bucket, for those who know its secret key."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1", secret_key: str = SECRET_KEY) -> None:
         program = require_programs("versitygw") / "versitygw"
         self.folder = folder / "store"
         (self.folder / BUCKET).mkdir(parents=True)
-        self.endpoint = f"http://127.0.0.1:{free_port()}"
+        self.endpoint = f"http://{host}:{free_port()}"
         self.log = folder / "store.log"
         self._argv = [
             str(program),
             f"--port={self.endpoint.removeprefix('http://')}",
             f"--access={ACCESS_KEY}",
-            f"--secret={SECRET_KEY}",
+            f"--secret={secret_key}",
             "--quiet",
             "posix",
             str(self.folder),

@@ -141,8 +141,12 @@ seccompProfile:
   resources: [pods]
   verbs: [get, list, watch, create, delete, deletecollection]
 - apiGroups: [""]
-  resources: [configmaps, services, persistentvolumeclaims]
+  resources: [configmaps, persistentvolumeclaims]
   verbs: [get, create, patch]
+# Those of exposed listeners are deleted where a listener or a broker is not there any more.
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, create, patch, delete]
 # Each job has an account of its own.
 - apiGroups: [""]
   resources: [serviceaccounts]

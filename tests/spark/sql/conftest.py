@@ -1,4 +1,4 @@
-"""A cluster, and one JVM that every shell of the tests takes, one after the other."""
+"""A cluster, and the environment of shells, which take a JVM one after the other."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+def environment(
+    tmp_path_factory: pytest.TempPathFactory, drivers_jvm: spark_jvm.SharedJvm
+) -> Mapping[str, str]:
     """The environment of shells: a home of their own, and the JVM with its jars."""
-    folder = tmp_path_factory.mktemp("jvm")
-    with spark_jvm.shared(folder) as jvm:
-        yield {
-            **os.environ,
-            "HOME": str(folder),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            **jvm.environment,
-        }
+    drivers_jvm.clear()
+    return {
+        **os.environ,
+        "HOME": str(tmp_path_factory.mktemp("home")),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        **drivers_jvm.environment,
+    }

@@ -139,6 +139,9 @@ def test_table_has_the_newest_record_per_key_and_stream_every_record(
     leave(shell)
 
 
+@pytest.mark.full(
+    "tests/spark/sql/test_with_broker.py::test_table_has_the_newest_record_per_key_and_stream_every_record"
+)
 def test_names_may_have_any_characters_but_those_that_clash_are_told(
     cluster: Cluster, shell: Terminal
 ) -> None:

@@ -94,7 +94,7 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext
     ApiKey.PRODUCE: (0, 9, produce.produce, topic_rules.produce),
     ApiKey.FETCH: (0, 12, fetch.fetch, topic_rules.fetch),
     ApiKey.LIST_OFFSETS: (0, 6, offsets.list_offsets, topic_rules.list_offsets),
-    ApiKey.METADATA: (0, 9, metadata.metadata, rules.in_handler),
+    ApiKey.METADATA: (0, 11, metadata.metadata, rules.in_handler),
     ApiKey.LEADER_AND_ISR: (
         0,
         4,

@@ -4,7 +4,8 @@ Every broker answers from its metadata cache. Encoded answers are cached until i
 usual request costs one lookup. A topic that does not exist is created if broker and client both
 allow it; the client then retries (error 5). A client that goes away has no further topics created.
 With an authorizer, a client sees the topics that it may describe. Of the others, those that it
-named get error 29, whether they exist or not.
+named get error 29, whether they exist or not. Topics have no ids here, and cannot be asked for by
+their ids: as in Kafka 2.8 where brokers speak an older protocol among themselves.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from odradek.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from odradek.protocol.primitives import LENGTH32
+from odradek.protocol.primitives import LENGTH32, NO_UUID
 from odradek.replica.metadata import MetadataView, PartitionInfo
 from odradek.security.acls import AclOperation, ResourceType
 from odradek.values import INTERNAL_TOPICS, NO_LEADER
 
 FIRST_WITH_THROTTLE_TIME = 3
 FIRST_WITH_LISTENER_ERRORS = 6
+FIRST_WITH_TOPIC_IDS = 10
 # Topics that one request creates: each takes a transaction in ZooKeeper, and its partitions a log
 # on every replica.
 MOST_CREATED = 100
@@ -47,6 +49,9 @@ def with_throttle_time(encoded: bytes, version: int, throttle_ms: int) -> bytes:
 
 async def metadata(broker: Broker, request: MetadataRequest, context: RequestContext) -> bytes:
     """Return the encoded answer for the listener of the request."""
+    if context.version >= FIRST_WITH_TOPIC_IDS and await _asks_for_ids(request):
+        refusal = MetadataResponse(brokers=[], topics=await slices.run(_all_invalid(request)))
+        return await slices.run(codec.encode_in_slices(refusal, context.version))
     names = await _names(request, context.version)
     # What is gone since all topics were listed is not wanted.
     creates = request.allow_auto_topic_creation and names is not None
@@ -116,6 +121,33 @@ class _Question(NamedTuple):
     of_topics: bool
 
 
+async def _asks_for_ids(request: MetadataRequest) -> bool:
+    """Return whether a topic is asked for by its id, or has no name."""
+    for number, part in enumerate(slices.cut(request.topics or (), slices.KEYS_AT_ONCE)):
+        if number:
+            await slices.pause()
+        if any(one.name is None or one.topic_id != NO_UUID for one in part):
+            return True
+    return False
+
+
+def _all_invalid(request: MetadataRequest) -> Generator[None, None, list[MetadataResponseTopic]]:
+    """Return what Kafka answers to a request that asks for ids before version 12, in slices."""
+    found: list[MetadataResponseTopic] = []
+    for part in slices.cut(request.topics or ()):
+        found += [
+            MetadataResponseTopic(
+                error_code=ErrorCode.INVALID_REQUEST,
+                name=one.name or "",
+                topic_id=one.topic_id,
+                partitions=[],
+            )
+            for one in part
+        ]
+        yield
+    return found
+
+
 async def _names(request: MetadataRequest, version: int) -> tuple[str, ...] | None:
     """Return the requested topics, None for all: null, or before version 1 an empty list."""
     if request.topics is None or (version == 0 and not request.topics):
@@ -124,7 +156,7 @@ async def _names(request: MetadataRequest, version: int) -> tuple[str, ...] | No
     for number, part in enumerate(slices.cut(request.topics)):
         if number:
             await slices.pause()
-        names |= dict.fromkeys(topic.name for topic in part)
+        names |= dict.fromkeys(topic.name for topic in part if topic.name is not None)
     found = tuple(names)
     slices.discard(names)
     return found

@@ -29,6 +29,7 @@ class Kind(Enum):
     INT32 = "int32"
     INT64 = "int64"
     FLOAT64 = "float64"
+    UUID = "uuid"
     STRING = "string"
     BYTES = "bytes"
     RECORDS = "records"
@@ -42,8 +43,11 @@ FIXED: Final[dict[Kind, tuple[str, int]]] = {
     Kind.INT32: ("i", 4),
     Kind.INT64: ("q", 8),
     Kind.FLOAT64: ("d", 8),
+    Kind.UUID: ("16s", 16),
 }
 STRUCTS: Final = {kind: struct.Struct(">" + char) for kind, (char, _) in FIXED.items()}
+NO_UUID: Final = bytes(16)
+"""The id of what has none, as Kafka's `Uuid.ZERO_UUID`."""
 LENGTH16: Final = STRUCTS[Kind.INT16]
 LENGTH32: Final = STRUCTS[Kind.INT32]
 

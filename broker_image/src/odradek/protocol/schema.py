@@ -165,6 +165,13 @@ def float64(
     return _declare(Kind.FLOAT64, since, until, None, tag, default)
 
 
+def uuid(
+    *, since: int = 0, until: int = UNBOUNDED, tag: int | None = None, default: Any = MISSING
+) -> Any:
+    """Declare the 16 bytes of a UUID; there are no arrays of them."""
+    return _declare(Kind.UUID, since, until, None, tag, default)
+
+
 def string(
     *,
     since: int = 0,
@@ -251,6 +258,7 @@ def _make(cls: type[T], versions: tuple[int, int] | None, flexible_from: int | N
         int32,
         int64,
         float64,
+        uuid,
         string,
         binary,
         records,
@@ -272,6 +280,7 @@ def struct(cls: type[T]) -> type[T]:
         int32,
         int64,
         float64,
+        uuid,
         string,
         binary,
         records,

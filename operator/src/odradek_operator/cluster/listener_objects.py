@@ -22,13 +22,16 @@ SECRET_PATH: Final = "/etc/odradek-secrets"  # noqa: S105 (a folder)
 PASSWORD_SETTINGS: Final = "secret.properties"  # noqa: S105 (the name of a file)
 HOSTS: Final = "hosts"
 OWN_PEM: Final = "broker.pem"
+EXPOSED_HOSTS: Final = "exposed-hosts"
+# Key of the ConfigMap: what brokers advertise on exposed listeners (`exposed_addresses`).
+EXPOSED: Final = "exposed"
 # Annotation of pods: what brokers were started with.
 HASH: Final = "odradek.io/listeners-hash"
 AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
 
 # A certificate must prove the address that a broker advertises, which is known once its pod has a
 # node. `advertised` has @ where that address goes.
-START: Final = """\
+_START: Final = """\
 until grep -qxF "$ADVERTISED_HOST" {secrets}/hosts; do
   [ -n "$waits" ] || echo "waiting for certificates that prove $ADVERTISED_HOST" >&2
   waits=yes
@@ -36,12 +39,32 @@ until grep -qxF "$ADVERTISED_HOST" {secrets}/hosts; do
 done
 case "$ADVERTISED_HOST" in *:*) ADVERTISED_HOST="[$ADVERTISED_HOST]" ;; esac
 rack=$(sed -n "s|^$NODE_NAME=||p" {config}/racks | head -n 1)
-umask 077
+{wait}umask 077
 cat {config}/server.properties {secrets}/secret.properties >/tmp/server.properties || exit 1
 set -- --override "broker.id=${{POD_NAME##*-}}" \\
-  --override "advertised.listeners=$(sed "s|@|$ADVERTISED_HOST|g" {config}/advertised)"
+  --override "advertised.listeners=$(sed "s|@|$ADVERTISED_HOST|g" {config}/advertised){more}"
 [ -z "$rack" ] || set -- "$@" --override "broker.rack=$rack"
 exec odradek broker /tmp/server.properties "$@"
+"""
+# An address outside is known once the Service has it, or the pod a node; certificates prove it.
+_WAIT_OUTSIDE: Final = """\
+outside=
+waits=
+until [ -n "$outside" ]; do
+  while read -r id node listeners hosts; do
+    case "$id $node" in
+      "${{POD_NAME##*-}} *" | "${{POD_NAME##*-}} $NODE_NAME") outside=$listeners ;;
+      *) continue ;;
+    esac
+    for host in $hosts; do
+      grep -qxF "$host" {secrets}/exposed-hosts || outside=
+    done
+  done <{config}/exposed
+  [ -n "$outside" ] && break
+  [ -n "$waits" ] || echo "waiting for the addresses of the Services of $POD_NAME" >&2
+  waits=yes
+  sleep 1
+done
 """
 
 
@@ -50,13 +73,16 @@ class ListenerSetup:
     """A plan, and what is known of the Secret that goes with it.
 
     `trusting` are the listeners that have a trust store there. Pods are restarted when `restart`
-    changes: it stands for what brokers do not read again.
+    changes: it stands for what brokers do not read again. On the listeners `exposed`, they
+    advertise what their line says.
     """
 
     plan: ListenerPlan
     cluster: str
     trusting: frozenset[str]
     restart: tuple[str, ...]
+    exposed: frozenset[str] = frozenset()
+    exposed_lines: str = ""
 
     @property
     def secret(self) -> str:
@@ -66,6 +92,8 @@ class ListenerSetup:
     def annotations(self) -> dict[str, str]:
         """Annotations of the pod template."""
         fields = [listener_plan.encode(self.plan.settled()), *self.restart, *sorted(self.trusting)]
+        # Clusters without any keep what they have, and need no restart.
+        fields += [f"exposed: {one}" for one in sorted(self.exposed)]
         return {HASH: digest(fields)}
 
 
@@ -148,9 +176,21 @@ def password_settings(plan: ListenerPlan, password: str) -> str:
     )
 
 
-def advertised(plan: ListenerPlan) -> str:
-    """Return advertised.listeners with @ for the broker's address."""
-    return ",".join(f"{one.kafka_name}://@:{one.port}" for one in plan.listeners)
+def start(setup: ListenerSetup, config: str) -> str:
+    """Return the command of a broker's container; `config` is where its ConfigMap is."""
+    places = {"config": config, "secrets": SECRET_PATH}
+    wait = _WAIT_OUTSIDE.format(**places) if setup.exposed else ""
+    return _START.format(wait=wait, more=",$outside" if setup.exposed else "", **places)
+
+
+def files(setup: ListenerSetup) -> dict[str, str]:
+    """Return what the ConfigMap has besides settings.
+
+    `advertised` is advertised.listeners with @ for the broker's address, without exposed ones.
+    """
+    own = [one for one in setup.plan.listeners if one.name not in setup.exposed]
+    found = {"advertised": ",".join(f"{one.kafka_name}://@:{one.port}" for one in own)}
+    return found | ({EXPOSED: setup.exposed_lines} if setup.exposed else {})
 
 
 def ports(plan: ListenerPlan) -> list[tuple[str, int]]:

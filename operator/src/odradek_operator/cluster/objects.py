@@ -149,7 +149,7 @@ def desired_objects(
         "racks": racks_file(racks),
     }
     if setup is not None:
-        data["advertised"] = listener_objects.advertised(setup.plan)
+        data |= listener_objects.files(setup)
     return [
         _service(meta, spec, setup),
         {
@@ -335,8 +335,7 @@ def _container(
     if setup is None:
         start = _START.format(config=CONFIG_PATH, port=spec.port)
     else:
-        places = {"config": CONFIG_PATH, "secrets": listener_objects.SECRET_PATH}
-        start = listener_objects.START.format(**places)
+        start = listener_objects.start(setup, CONFIG_PATH)
     mounts = [
         {"name": "data", "mountPath": DATA_PATH},
         {"name": "config", "mountPath": CONFIG_PATH, "readOnly": True},

@@ -12,6 +12,7 @@ from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import (
     authority_secrets,
     exporter,
+    expose,
     listener_objects,
     listener_plan,
     rollout,
@@ -20,6 +21,7 @@ from odradek_operator.cluster import (
     zookeeper_step,
 )
 from odradek_operator.cluster import objects as cluster_objects
+from odradek_operator.cluster.expose import Registered
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.listener_plan import ListenerStep, LostPlanError
 from odradek_operator.cluster.own_secrets import ChangedError, NotPreparedError
@@ -51,6 +53,7 @@ _SHOWN: Final = (
     "selector",
     "brokers",
     "controllerId",
+    "listeners",
     settings.REMEMBERED,
     zookeeper_login.REMEMBERED,
     "authorities",
@@ -63,6 +66,7 @@ log = logging.getLogger(__name__)
 class _Znodes:
     """What ZooKeeper holds; empty if it did not answer. `away` says more of why."""
 
+    registered: Registered
     addresses: Mapping[int, str]
     controller_id: int | None
     partitions: Partitions | None
@@ -130,8 +134,11 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             to_zookeeper = zookeeper_step.prepare(context, body, meta, zookeeper)
             asked = "Secured"
             step = _listener_step(context, meta, wanted, znodes, live_set, allowed)
-            prepared = _prepare(context, body, meta, wanted, step)
+            exposed = expose.reconcile(context, body, meta, wanted, step.plan, allowed)
+            outside = exposed.outside(znodes.registered)
+            prepared = _prepare(context, body, meta, wanted, step, outside)
             events += prepared.events if prepared else ()
+            exposed, prepared = expose.complete(exposed, prepared, znodes.registered, allowed)
             evictable = rollout.may_lose_one(znodes.partitions)
             setup = prepared.setup if prepared else None
             setups = (setup, to_zookeeper)
@@ -163,7 +170,9 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     if wanted.paused:
         told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
         step = _present_step(wanted, live_set)
+        exposed = expose.observe(context, meta, wanted, step.plan, allowed)
     else:
+        view = expose.mark_moved(view, exposed, znodes.registered)
         events += _roll(context, body, meta, wanted, view)
     judged = rollout.judge(wanted, view, allowed)
     if step.refused and judged[0].status:
@@ -171,6 +180,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     secure = rollout.judge_listeners(
         listener_plan.wanted_plan(wanted), step, _given(live_set), view
     )
+    judged, secure = expose.judge(judged, secure, exposed, znodes.registered)
     conditions = (*judged, secure, *zookeeper.condition(view), *told)
     status_update.write_status(
         context,
@@ -178,6 +188,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         conditions,
         {
             **rollout.status_fields(meta, wanted, view, allowed),
+            **expose.status_fields(exposed),
             **_settings(body, wanted),
             **zookeeper.remembered(),
             "authorities": signing,
@@ -211,7 +222,7 @@ def _listener_step(
         applied = listener_plan.applied_plan(live_set)
     except LostPlanError as error:
         raise NotPreparedError("ListenersUnknown", str(error)) from None
-    if applied is None or applied.means(target):
+    if applied is None or (applied.means(target) and applied == applied.settled()):
         return listener_plan.next_step(applied, target, settled=False)
     view = _view(context, meta, znodes, live_set, allowed)
     return listener_plan.next_step(applied, target, settled=rollout.is_settled(view))
@@ -223,6 +234,7 @@ def _prepare(
     meta: ResourceMeta,
     wanted: ClusterSpec,
     step: ListenerStep,
+    outside: secured.OutsideHosts,
 ) -> secured.PreparedListeners | None:
     """Make Secrets and users of the listeners; None: there is one, in plain text.
 
@@ -232,7 +244,7 @@ def _prepare(
         return None
     pods = context.kube.select("v1", "Pod", meta.namespace, cluster_objects.selector_text(meta))
     try:
-        return secured.prepare(context, body, meta, wanted, step.plan, pods)
+        return secured.prepare(context, body, meta, wanted, step.plan, pods, outside)
     except UnreachableError as error:
         log.info("%s", error)
         text = f"ZooKeeper {wanted.zookeeper} does not answer; it has the users of brokers"
@@ -289,6 +301,7 @@ def _read_znodes(
         reader = zookeeper if fresh else zookeeper.cached
         registered = observe.brokers(reader)
         return _Znodes(
+            registered,
             observe.addresses(registered),
             observe.controller(reader),
             observe.partitions(reader),
@@ -299,7 +312,7 @@ def _read_znodes(
         log.info("%s", error)
         # With a login there is more than one reason, which the user must know.
         away = str(error) if wanted.zookeeper_authentication is not None else ""
-        return _Znodes({}, None, None, away)
+        return _Znodes({}, {}, None, None, away)
 
 
 def _settings(body: Body, wanted: ClusterSpec) -> dict[str, Any]:

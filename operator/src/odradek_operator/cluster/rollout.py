@@ -34,7 +34,8 @@ class BrokerPod:
     `trouble` is why the pod does not run, in Kubernetes' words. One that is not `own` is no pod of
     this cluster's: a Kafka broker in the same znodes, or one that was just scaled away. `listeners`
     stands for those that it was started with (`listener_objects.HASH`), `zookeeper` for whom
-    ZooKeeper takes it (`zookeeper_plan.MARK`).
+    ZooKeeper takes it (`zookeeper_plan.MARK`). One that `moved` advertises other addresses on
+    exposed listeners than it would after a restart.
     """
 
     broker_id: int
@@ -49,6 +50,7 @@ class BrokerPod:
     own: bool = True
     listeners: str | None = None
     zookeeper: str | None = None
+    moved: bool = False
 
     @property
     def healthy(self) -> bool:
@@ -88,7 +90,7 @@ def next_to_roll(view: ClusterView) -> BrokerPod | None:
     which has more replicas than that. None: nothing is outdated, or it is not safe.
     """
     pods = [one for one in view.brokers if one.pod is not None]
-    outdated = [one for one in pods if one.revision != view.update_revision]
+    outdated = [one for one in pods if one.revision != view.update_revision or one.moved]
     if not outdated or view.update_revision is None:
         return None
     if any(one.terminating for one in pods):

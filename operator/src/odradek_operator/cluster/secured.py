@@ -46,12 +46,28 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PreparedListeners:
-    """What pods get, and what is wrong with certificates that serve nevertheless."""
+    """What pods get, and what is wrong with certificates that serve nevertheless.
+
+    `proven` are hosts outside that brokers may advertise.
+    """
 
     setup: ListenerSetup
     warnings: tuple[str, ...] = ()
+    proven: frozenset[str] = frozenset()
     authorities: tuple[ClusterAuthority, ...] = ()
     events: tuple[Event, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideHosts:
+    """What clients outside connect to, by listener: present hosts, and former ones."""
+
+    now: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    former: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def of(self, listener: str) -> frozenset[str]:
+        """Return all hosts of a listener."""
+        return self.now.get(listener, frozenset()) | self.former.get(listener, frozenset())
 
 
 @dataclass(slots=True)
@@ -69,6 +85,7 @@ def prepare(
     spec: ClusterSpec,
     plan: ListenerPlan,
     pods: Sequence[Mapping[str, Any]],
+    outside: OutsideHosts,
 ) -> PreparedListeners:
     """Make what brokers need for a plan.
 
@@ -79,8 +96,13 @@ def prepare(
     # Those of before stay: a pod that is made anew comes to its node again, and must not wait.
     known = sorted({*_hosts(meta, spec, pods), *work.known_hosts()})
     addresses = _addresses(spec, known)
-    own = work.own_certificate([*_service_hosts(meta), *addresses])
-    served = {one.name: work.served(one, own, addresses) for one in plan.listeners if one.tls}
+    own_outside = {host for one in plan.listeners if one.of_own_ca for host in outside.of(one.name)}
+    own = work.own_certificate([*_service_hosts(meta), *addresses, *own_outside])
+    served = {
+        one.name: work.served(one, own, [*addresses, *sorted(outside.of(one.name))])
+        for one in plan.listeners
+        if one.tls
+    }
     clients = work.clients_authority()
     work.tell_clients(served.values())
     password = work.password()
@@ -99,6 +121,9 @@ def prepare(
     data[listener_objects.HOSTS] = "".join(
         f"{host}\n" for host in known if _all_prove(plan, served, host)
     )
+    proven = _proven(plan, served, outside)
+    if outside.now:
+        data[listener_objects.EXPOSED_HOSTS] = "".join(f"{host}\n" for host in sorted(proven))
     work.write(cluster_secrets.brokers(meta.name), data)
     work.operator_user(clients)
     _write_users(zookeeper_login.connected(context, body, spec), work, plan, password)
@@ -109,8 +134,8 @@ def prepare(
     # Not the password, from which nobody can tell it.
     mark = hashlib.sha256(f"{meta.uid}:{password}".encode()).hexdigest()[:16]
     setup = ListenerSetup(plan, meta.name, frozenset(trusted), (mark, *subjects))
-    warnings = tuple(_warnings(plan, served, addresses))
-    return PreparedListeners(setup, warnings, tuple(work.authorities), tuple(work.events))
+    warnings = tuple(_warnings(served, addresses, outside))
+    return PreparedListeners(setup, warnings, proven, tuple(work.authorities), tuple(work.events))
 
 
 def _write_users(
@@ -145,8 +170,10 @@ def _service_hosts(meta: ResourceMeta) -> list[str]:
 
 def _addresses(spec: ClusterSpec, hosts: Iterable[str]) -> list[str]:
     """Return the addresses among what brokers advertise; names are those of the Service."""
-    if not spec.host_network:
-        return []
+    return _ip_addresses(hosts) if spec.host_network else []
+
+
+def _ip_addresses(hosts: Iterable[str]) -> list[str]:
     found = set()
     for host in hosts:
         with contextlib.suppress(ValueError):
@@ -177,12 +204,33 @@ def _all_prove(plan: ListenerPlan, served: Mapping[str, _Served], host: str) -> 
     )
 
 
+def _proven(
+    plan: ListenerPlan, served: Mapping[str, _Served], outside: OutsideHosts
+) -> frozenset[str]:
+    """Return the hosts outside that brokers may advertise.
+
+    As above: a certificate of a user's is the user's business, and `_warnings` names the host.
+    """
+    found, lacking = set[str](), set[str]()
+    for one in plan.listeners:
+        for host in outside.of(one.name):
+            sound = (
+                not one.tls
+                or one.secret_name is not None
+                or certificates.proves(served[one.name].pair.certificate, host)
+            )
+            (found if sound else lacking).add(host)
+    return frozenset(found - lacking)
+
+
 def _warnings(
-    plan: ListenerPlan, served: Mapping[str, _Served], addresses: Sequence[str]
+    served: Mapping[str, _Served], addresses: Sequence[str], outside: OutsideHosts
 ) -> Iterable[str]:
     for name, one in sorted(served.items()):
         missing = [
-            host for host in addresses if not certificates.proves(one.pair.certificate, host)
+            host
+            for host in (*addresses, *sorted(outside.now.get(name, ())))
+            if not certificates.proves(one.pair.certificate, host)
         ]
         if missing:
             yield f"the certificate of listener {name} does not prove {', '.join(missing)}"
@@ -319,16 +367,17 @@ class _Work(AuthoritySecrets):
         """Return the password that `operator_user` wrote."""
         return self._operator_password
 
-    def served(
-        self, listener: ListenerSpec, own: _Served | None, addresses: Sequence[str]
-    ) -> _Served:
-        """Return the certificate of a TLS listener. Raises NotPreparedError."""
+    def served(self, listener: ListenerSpec, own: _Served | None, hosts: Sequence[str]) -> _Served:
+        """Return the certificate of a TLS listener. Raises NotPreparedError.
+
+        An issuer is asked to prove the hosts, besides those of the headless Service.
+        """
         if listener.of_own_ca:
             assert own is not None
             return own
         name, wait = listener.secret_name, False
         if name is None:
-            name, wait = self._ask_issuer(listener, addresses), True
+            name, wait = self._ask_issuer(listener, hosts), True
         texts = decode(self._read(name))
         if not texts:
             raise NotPreparedError(
@@ -350,16 +399,20 @@ class _Work(AuthoritySecrets):
             ) from None
         return _Served(pair, f"{authority.rstrip()}\n" if authority else "")
 
-    def _ask_issuer(self, listener: ListenerSpec, addresses: Sequence[str]) -> str:
+    def _ask_issuer(self, listener: ListenerSpec, hosts: Sequence[str]) -> str:
         """Apply the Certificate of a listener; return the name of the Secret that it fills."""
         assert listener.issuer is not None
         name = f"{self._meta.name}-{listener.name}"
         secret = f"{name}-certificate"
+        addresses = _ip_addresses(hosts)
         spec: dict[str, Any] = {
             "secretName": secret,
             "commonName": f"{self._meta.name}-broker",
             "subject": {"organizations": [cluster_secrets.ORGANIZATION]},
-            "dnsNames": _service_hosts(self._meta),
+            "dnsNames": [
+                *_service_hosts(self._meta),
+                *(host for host in hosts if not _ip_addresses([host])),
+            ],
             "usages": ["digital signature", "server auth", "client auth"],
             "privateKey": {
                 "algorithm": "ECDSA",
@@ -374,7 +427,7 @@ class _Work(AuthoritySecrets):
             },
         }
         if addresses:
-            spec["ipAddresses"] = list(addresses)
+            spec["ipAddresses"] = addresses
         wanted = {
             "apiVersion": CERT_MANAGER,
             "kind": "Certificate",

@@ -174,15 +174,21 @@ def _waiting(
     return status.stalled(reason, f"{text}; {limit}")
 
 
+def _guarantee(task: JobSpec) -> str:
+    """Return what a reader of the sink must know (docs/jobs.md, "What each sink guarantees")."""
+    text = "; a batch that runs again is in the topic of the sink again (at least once)"
+    return text if "topic" in task.raw["sink"] else ""
+
+
 def _job_conditions(
     task: JobSpec, decision: drivers.DriverDecision, waited: timedelta
 ) -> tuple[Condition, ...]:
     memory, message = decision.memory, decision.message
     match memory.phase:
         case "Completed" if task.schedule is not None:
-            return status.ready("Scheduled", message)
+            return status.ready("Scheduled", f"{message}{_guarantee(task)}")
         case "Running" | "Completed" | "Scheduled" | "Suspended":
-            return status.ready(memory.phase, message)
+            return status.ready(memory.phase, f"{message}{_guarantee(task)}")
         case "Stalled":
             return status.stalled(*drivers.stalled_reason(message))
         case _ if memory.application >= drivers.BROKEN_AFTER:

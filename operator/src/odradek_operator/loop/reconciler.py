@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 Result = float | Exception
 STANDBY_SECONDS = 2.0
 SOON_SECONDS = 2.0
-# Topics that are written at once when there are many.
+# Topics or groups that are reconciled at once when there are many.
 WRITERS = 8
 
 
@@ -258,12 +258,20 @@ class Reconciler:
             self._tables(namespace),
         )
         later: dict[ResourceKey, Result] = dict.fromkeys(batch.keys() - works.keys(), SOON_SECONDS)
+        return later | self._run_all(namespace, works)
+
+    def _run_all(
+        self, namespace: str, works: Mapping[ResourceKey, Callable[[], float]]
+    ) -> dict[ResourceKey, Result]:
+        """Run works that are independent of each other, at once if they are many.
+
+        Each mostly waits for somebody: the API server, a broker, a driver.
+        """
         if len(works) <= WRITERS:
-            return later | {key: _timed(key, work) for key, work in works.items()}
-        # Topics are independent of each other, and each mostly waits for the API server.
-        with ThreadPoolExecutor(WRITERS, "topics") as threads:
+            return {key: _timed(key, work) for key, work in works.items()}
+        with ThreadPoolExecutor(WRITERS, "works") as threads:
             acting = partial(self._timed_in_thread, namespace)
-            return later | dict(zip(works, threads.map(acting, works.items()), strict=True))
+            return dict(zip(works, threads.map(acting, works.items()), strict=True))
 
     def _tables(self, namespace: str) -> TableContext:
         # Two Topics may name one place, wherever they are.
@@ -302,10 +310,11 @@ class Reconciler:
             cluster.authority,
             self._client_files(cluster),
         )
-        return {
-            key: _timed(key, partial(self._group, around, body, by_group.get(_group_of(body), [])))
+        works = {
+            key: partial(self._group, around, body, by_group.get(_group_of(body), []))
             for key, body in batch.items()
         }
+        return self._run_all(namespace, works)
 
     def _authority(self, namespace: str, access: ClusterAccess | None) -> int:
         """Return how many CAs followed the first, of those that are published. Raises KubeError."""

@@ -1,10 +1,12 @@
-"""Work queues: one thread per cluster, fed by watches, paced by due times.
+"""Work queues: two threads per cluster, fed by watches, paced by due times.
 
-kopf's handlers only call `submit`: the store keeps the newest body of every resource, and the queue
+kopf's handlers only call `submit`: the store keeps the newest body of every resource, and a queue
 of the resource's cluster is woken. A queue takes what is due, as one batch, and reconciles it in
-order of kind: clusters, users, topics, groups, reassignments. Each reconciliation returns after how
-many seconds to requeue; a failed one is retried with exponential back-off. So nothing depends on
-seeing every event, and a cluster whose ZooKeeper is unreachable delays no other.
+order of kind: clusters, users, topics, reassignments. Groups have a queue of their own: brokers and
+drivers are asked for each of them, and one that does not answer must not delay a rolling change.
+Each reconciliation returns after how many seconds to requeue; a failed one is retried with
+exponential back-off. So nothing depends on seeing every event, and a cluster whose ZooKeeper is
+unreachable delays no other.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from odradek_operator.shared import metrics, spec
@@ -39,7 +42,7 @@ Reconcile = Callable[
 
 
 class ClusterQueue:
-    """The work queue of what one namespace has of one cluster, with its thread."""
+    """A work queue of what one namespace has of one cluster, with its thread."""
 
     def __init__(
         self, namespace: str, cluster: ClusterKey, store: ResourceStore, reconcile: Reconcile
@@ -53,11 +56,6 @@ class ClusterQueue:
         self._failures: dict[ResourceKey, int] = {}
         self._stopping = False
         self._batch_began: float | None = None
-        # Computed per scrape: behind a batch that hangs, the queue length shows it.
-        waiting = metrics.QUEUED.labels(
-            namespace=namespace, cluster=spec.shown(namespace, cluster._asdict())
-        )
-        waiting.set_function(self._waiting)
         self._thread = threading.Thread(
             target=self._run, name=f"queue-{namespace}-{cluster.name}", daemon=True
         )
@@ -76,10 +74,11 @@ class ClusterQueue:
             self._due[key] = time.monotonic()
             self._wake.notify()
 
-    def _waiting(self) -> float:
+    def waiting(self) -> int:
+        """Return how many resources are due."""
         with self._wake:
             now = time.monotonic()
-            return float(sum(moment <= now for moment in self._due.values()))
+            return sum(moment <= now for moment in self._due.values())
 
     def stop(self) -> None:
         """Stop the thread after its current batch."""
@@ -148,14 +147,18 @@ class ClusterQueue:
             self._due[key] = min(self._due.get(key, moment), moment)
 
 
+# What a namespace has of a cluster: its groups, or the rest.
+Place = tuple[str, ClusterKey, bool]
+
+
 class WorkQueues:
-    """All work queues of this process, one per cluster."""
+    """All work queues of this process, two per cluster: its groups', and that of the rest."""
 
     def __init__(self, store: ResourceStore, reconcile: Reconcile) -> None:
         self._store = store
         self._reconcile = reconcile
         self._lock = threading.Lock()
-        self._queues: dict[tuple[str, ClusterKey], ClusterQueue] = {}
+        self._queues: dict[Place, ClusterQueue] = {}
         self._stopped = False
 
     def submit(self, body: Body) -> None:
@@ -206,21 +209,33 @@ class WorkQueues:
         with self._lock:
             if self._stopped:
                 return
-            place = (key.namespace, cluster)
+            place = (key.namespace, cluster, key.kind == "ConsumerGroup")
             queue = self._queues.get(place)
             if queue is None:
-                queue = self._queues[place] = ClusterQueue(*place, self._store, self._reconcile)
+                queue = ClusterQueue(key.namespace, cluster, self._store, self._reconcile)
+                self._queues[place] = queue
+                # Computed per scrape: behind a batch that hangs, the queue length shows it.
+                shown = spec.shown(key.namespace, cluster._asdict())
+                waiting = metrics.QUEUED.labels(namespace=key.namespace, cluster=shown)
+                waiting.set_function(partial(self._waiting, key.namespace, cluster))
         queue.add(key)
+
+    def _waiting(self, namespace: str, cluster: ClusterKey) -> float:
+        with self._lock:
+            places = ((namespace, cluster, of_groups) for of_groups in (False, True))
+            queues = [self._queues[place] for place in places if place in self._queues]
+        return float(sum(one.waiting() for one in queues))
 
     @property
     def stuck(self) -> tuple[str, ...]:
-        """Names of the clusters whose queues are stuck."""
+        """Names of the clusters of which a queue is stuck."""
         with self._lock:
-            return tuple(
-                f"{place[0]}/{spec.shown(place[0], place[1]._asdict())}"
-                for place, one in self._queues.items()
+            names = (
+                f"{namespace}/{spec.shown(namespace, cluster._asdict())}"
+                for (namespace, cluster, _), one in self._queues.items()
                 if one.stuck
             )
+            return tuple(dict.fromkeys(names))
 
     def stop(self) -> None:
         """Stop all queues after their current batches."""

@@ -19,7 +19,8 @@ from odradek import properties, security_settings
 from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.values import TopicPartition
 from odradek.zk.consumers import TopicPattern
-from odradek_operator.shared import job_spec, listener_spec
+from odradek_operator.shared import expose_spec, job_spec, listener_spec
+from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.listener_spec import AuthorizationSpec, ListenerSpec
 
@@ -151,6 +152,7 @@ class ClusterSpec:
     paused: bool
     listeners: tuple[ListenerSpec, ...] = ()
     authorization: AuthorizationSpec | None = None
+    exposed: tuple[ExposeSpec, ...] = ()
     zookeeper_authentication: ZooKeeperAuthentication | None = None
     cluster_ca: AuthoritySpec = AuthoritySpec()
     clients_ca: AuthoritySpec = AuthoritySpec()
@@ -334,6 +336,9 @@ def parse_cluster(body: Body) -> ClusterSpec:
             "InvalidConfig",
             f"spec.listeners and spec.authorization decide about {', '.join(refused)}",
         )
+    exposed = expose_spec.parse(spec)
+    if impossible := expose_spec.why_impossible(exposed, brokers["replicas"]):
+        raise InvalidSpec("InvalidExpose", impossible)
     return ClusterSpec(
         zookeeper=zookeeper,
         replicas=brokers["replicas"],
@@ -358,6 +363,7 @@ def parse_cluster(body: Body) -> ClusterSpec:
         paused=spec.get("paused", False),
         listeners=listeners,
         authorization=authorization,
+        exposed=exposed,
         zookeeper_authentication=_zookeeper_authentication(spec["zookeeper"]),
         cluster_ca=_authority(spec.get("clusterCa", {})),
         clients_ca=_authority(spec.get("clientsCa", {})),

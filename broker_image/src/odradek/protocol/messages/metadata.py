@@ -1,7 +1,17 @@
 """Which brokers there are and who leads which partition."""
 
-from odradek.protocol.primitives import Kind
-from odradek.protocol.schema import Request, array, boolean, int16, int32, message, string, struct
+from odradek.protocol.primitives import NO_UUID, Kind
+from odradek.protocol.schema import (
+    Request,
+    array,
+    boolean,
+    int16,
+    int32,
+    message,
+    string,
+    struct,
+    uuid,
+)
 
 
 @struct
@@ -33,12 +43,13 @@ class MetadataResponseTopic:
 
     error_code: int = int16(default=0)
     name: str = string()
+    topic_id: bytes = uuid(since=10, default=NO_UUID)
     is_internal: bool = boolean(since=1, default=False)
     partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition)
     topic_authorized_operations: int = int32(since=8, default=-0x80000000)
 
 
-@message(versions=(0, 9), flexible_from=9)
+@message(versions=(0, 11), flexible_from=9)
 class MetadataResponse:
     """The cluster as the answering broker sees it."""
 
@@ -47,17 +58,18 @@ class MetadataResponse:
     cluster_id: str | None = string(since=2, nullable_since=2, default=None)
     controller_id: int = int32(since=1, default=-1)
     topics: list[MetadataResponseTopic] = array(MetadataResponseTopic)
-    cluster_authorized_operations: int = int32(since=8, default=-0x80000000)
+    cluster_authorized_operations: int = int32(since=8, until=10, default=-0x80000000)
 
 
 @struct
 class MetadataRequestTopic:
-    """A topic asked for by name."""
+    """A topic asked for by name; ids are of use from version 12 on only."""
 
-    name: str = string()
+    topic_id: bytes = uuid(since=10, default=NO_UUID)
+    name: str | None = string(nullable_since=10)
 
 
-@message(versions=(0, 9), flexible_from=9)
+@message(versions=(0, 11), flexible_from=9)
 class MetadataRequest(Request[MetadataResponse]):
     """Ask about `topics`: null means all, in version 0 the empty list does."""
 
@@ -65,5 +77,5 @@ class MetadataRequest(Request[MetadataResponse]):
         MetadataRequestTopic, nullable_since=1, default=None
     )
     allow_auto_topic_creation: bool = boolean(since=4, default=True)
-    include_cluster_authorized_operations: bool = boolean(since=8, default=False)
+    include_cluster_authorized_operations: bool = boolean(since=8, until=10, default=False)
     include_topic_authorized_operations: bool = boolean(since=8, default=False)
