@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type compiled unit quick quickstart e2e test bench clocks chaos simulate up down cluster images kubeconfig lock
+.PHONY: help setup fmt lint type compiled unit quick quickstart e2e test bench clocks chaos simulate docs up down cluster images kubeconfig lock
 
 PY := .venv/bin/python
 PACKAGES := broker_image/src operator/src operator/spark_job/src
@@ -71,7 +71,7 @@ test: .venv/.ready ## everything: lint, types, unit and end-to-end tests, from n
 bench: .venv/.ready ## measurements, beside Apache Kafka where there is a peer
 	@$(PY) -m tests.cluster tools
 	@.venv/bin/pytest -q -s tests/bench/bench_log.py
-	@for each in codec requests produce_fetch groups partitions replication controller operator exporter jobs; do $(PY) -m tests.bench.bench_$$each || exit 1; done
+	@for each in codec requests produce_fetch groups partitions replication secured handshakes controller operator exporter jobs console; do $(PY) -m tests.bench.bench_$$each || exit 1; done
 
 clocks: ## how long whole installations take: a fresh clone with an empty HOME
 	@bash tests/bench/clocks.sh
@@ -87,6 +87,9 @@ simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller
 
 quickstart: ## a first look on this machine: no Kubernetes, no root (ARGS=--once: and end)
 	@bash examples/quickstart/local.sh $(ARGS)
+
+docs: .venv/.ready ## build the documentation as a site, strictly, and say where it is
+	@$(PY) -m tests.docs
 
 up: .venv/.ready ## a Kubernetes cluster, Odradek and the quickstart on it, and what they show
 	@$(PY) -m tests.cluster up

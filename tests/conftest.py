@@ -31,12 +31,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 FULL_TIMEOUT_S = 7200
 # Workers take whole files in this order: one that comes last would be waited for.
 LONGEST_FIRST = (
+    # Drivers and shells come before the session that takes their JVM and keeps it.
     "tests/spark/test_driver",
+    "tests/spark/test_secured_driver",
+    "tests/spark/sql/",
     # Waits most of the time, while others compute.
     "tests/reconcile/test_outages.py",
     "tests/spark/test_",
     "tests/reconcile/test_job_account.py",
-    "tests/spark/sql/",
     "tests/local/",
     "tests/reconcile/test_watch_gaps.py",
     "tests/chaos/test_sample.py",
@@ -70,13 +72,12 @@ LONGEST_FIRST = (
 
 # Files of tests/local/ look for free ports in the same place, one after the other.
 # A Spark session takes seven seconds of a processor, a JVM with Kafka's tools three. Files that are
-# among the longest themselves have a worker each.
+# among the longest themselves have a worker each. Those of the layout parse every file once.
 TOGETHER = (
-    # Drivers and shells take the same JVM, whatever the others do.
-    ("tests/spark/test_driver*", "tests/spark/test_secured_driver.py", "tests/spark/sql/*"),
-    ("tests/spark/*",),
-    ("tests/peers/test_*_tools.py",),
-    ("tests/local/*",),
+    "tests/spark/*",
+    "tests/peers/test_*_tools.py",
+    "tests/local/*",
+    "tests/layout/*",
 )
 
 
@@ -123,10 +124,8 @@ class FilesTogether(LoadFileScheduling):  # type: ignore[misc]  # xdist has no t
         path = str(super()._split_scope(nodeid))
         if path in LONGEST_FIRST:
             return path
-        for shared in TOGETHER:
-            if any(fnmatch.fnmatchcase(path, one) for one in shared):
-                return shared[0]
-        return path
+        together = (shared for shared in TOGETHER if fnmatch.fnmatchcase(path, shared))
+        return next(together, path)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Pins what each image, `make quickstart` and the tests install, with hashes, from the extras in pyproject.toml.
+# Pins what each image, `make quickstart`, the tests and `make docs` install, with hashes, from the extras in pyproject.toml.
 # usage: tests/lock.sh [--upgrade]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,14 +11,17 @@ if [ -z "$uv" ]; then
   uv="$place/bin/uv"
 fi
 
-while read -r extra file; do
+while read -r extras file; do
   echo "--> $file" >&2
-  "$uv" pip compile pyproject.toml --extra "$extra" --quiet --universal --python-version 3.11 \
+  # The image of the operator is that of consoles, too.
+  # shellcheck disable=SC2086 (several words on purpose)
+  "$uv" pip compile pyproject.toml --extra ${extras//,/ --extra } --quiet --universal --python-version 3.11 \
     --generate-hashes --no-emit-index-url --no-header --output-file "$file" "$@" >/dev/null
 done <<'LOCKS'
 broker broker_image/requirements.lock
-operator operator/requirements.lock
+operator,console operator/requirements.lock
 spark operator/spark_job/requirements.lock
 local examples/quickstart/requirements.lock
 dev tests/requirements.lock
+docs tests/docs/requirements.lock
 LOCKS

@@ -1,20 +1,26 @@
 """Processor instructions per request, of two revisions.
 
-    python -m tests.bench.bench_instructions --against REV
+    python -m tests.bench.bench_instructions --against REV [--tls]
 
 A broker runs under valgrind, which counts what its process executes outside of the kernel: Python,
 its libraries, the checksum. Unlike a time the count is the same on a busy machine: two runs differ
-by about one in a hundred. So it shows what a change costs where times show noise.
+by about one in a hundred. So it shows what a change costs where times show noise. With `--tls` the
+requests come over TLS, and OpenSSL is counted, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import shutil
 import signal
+import socket
+import ssl
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from odradek.log.records import records
@@ -23,10 +29,12 @@ from odradek.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from tests.bench.bench_produce_fetch import positive
 from tests.bench.bench_requests import BATCH_BYTES, MEBIBYTE, fetch, framed, receive
-from tests.support import revision
-from tests.support.broker import Cluster, FreshBroker
+from tests.support import certificates, revision
+from tests.support.broker import STEADY, Cluster, FreshBroker
 from tests.support.clients import create_topic
+from tests.support.secure_broker import SecureBroker
 
 PARTITIONS = 6
 REQUESTS = 1000
@@ -38,9 +46,11 @@ BUDGET = 1.03
 _COUNTED = re.compile(r"I +refs: +([\d,]+)")
 
 
-class CountedBroker(FreshBroker):
+class CountedBroker(SecureBroker, FreshBroker):
     """A broker of the packages below `root`, whose instructions are counted."""
 
+    protocols = {"TLS": "SSL"}
+    start_seconds = 600  # under valgrind, on a busy machine
     root = revision.ROOT
 
     def _command(self) -> list[str]:
@@ -90,43 +100,78 @@ def frames() -> dict[str, bytes]:
     }
 
 
-def instructions(root: Path, frame: bytes, count: int, filled: bytes, warm: bytes) -> int:
-    """Return what a fresh broker executes in its life, with `count` requests of a kind."""
-    kind = type("CountedBrokerOfRevision", (CountedBroker,), {"root": root})
-    with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder), kinds={1: kind}) as cluster:
-        broker = cluster.brokers[1]
-        assert isinstance(broker, CountedBroker)
-        create_topic(cluster.bootstrap, "short")
-        create_topic(cluster.bootstrap, "written", PARTITIONS)
-        buffer = memoryview(bytearray(4 * MEBIBYTE))
-        with broker.connect() as sock:
-            for each, times in ((filled, 32), (warm, WARM_UP), (frame, count)):
-                for _ in range(times):
-                    sock.sendall(each)
-                    receive(sock, buffer)
-        return broker.instructions()
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How requests are counted: the first ones of each broker, and whether over TLS."""
+
+    filled: bytes
+    warm: bytes
+    over_tls: bool
+    requests: int
+
+    def per_request(self, root: Path, frame: bytes, idle: int) -> float:
+        """Return the instructions of one request."""
+        return (self.of_broker(root, frame, self.requests) - idle) / self.requests
+
+    def of_broker(self, root: Path, frame: bytes, count: int) -> int:
+        """Return what a fresh broker executes in its life, with `count` requests of a kind."""
+        kind = type("CountedBrokerOfRevision", (CountedBroker,), {"root": root})
+        with tempfile.TemporaryDirectory() as folder:
+            own = certificates.Authority(Path(folder)).issue("broker", ["localhost"])
+            with Cluster(Path(folder), 1, {**STEADY, **own.settings()}, {1: kind}) as cluster:
+                broker = cluster.brokers[1]
+                assert isinstance(broker, CountedBroker)
+                create_topic(cluster.bootstrap, "short")
+                create_topic(cluster.bootstrap, "written", PARTITIONS)
+                buffer = memoryview(bytearray(4 * MEBIBYTE))
+                with self._connection(broker, own) as sock:
+                    for each, times in ((self.filled, 32), (self.warm, WARM_UP), (frame, count)):
+                        for _ in range(times):
+                            sock.sendall(each)
+                            receive(sock, buffer)
+                return broker.instructions()
+
+    @contextlib.contextmanager
+    def _connection(
+        self, broker: CountedBroker, own: certificates.Issued
+    ) -> Iterator[socket.socket]:
+        if not self.over_tls:
+            with broker.connect() as plain:
+                yield plain
+            return
+        context = ssl.create_default_context(cafile=str(own.authority_path))
+        address = ("127.0.0.1", broker.ports["TLS"])
+        with (
+            socket.create_connection(address, 60) as lower,
+            context.wrap_socket(lower, server_hostname="localhost") as tls,
+        ):
+            yield tls
 
 
 def main() -> int:
     """Print the instructions per request here and there; return 1 if one is over the budget."""
     parser = argparse.ArgumentParser(description="Instructions per request, of two revisions.")
     parser.add_argument("--against", metavar="REV", required=True)
+    parser.add_argument("--tls", action="store_true", help="requests over TLS")
+    parser.add_argument("--only", metavar="WORD", default="", help="requests with this in the name")
+    parser.add_argument("--requests", type=positive, default=REQUESTS, help="default: %(default)s")
     options = parser.parse_args()
     if shutil.which("valgrind") is None:
         print("bench_instructions: install valgrind (apt-get install valgrind)", file=sys.stderr)
         return 2
     asked = frames()
     filled, warm = asked.pop("fill short"), asked["Produce, one batch of 64 KiB"]
+    counts = Counts(filled, warm, options.tls, options.requests)
     worst = 0.0
     try:
         with revision.sources(options.against) as root:
             roots = {options.against: root, "here": revision.ROOT}
-            idle = {one: instructions(roots[one], warm, 0, filled, warm) for one in roots}
+            idle = {one: counts.of_broker(root, warm, 0) for one, root in roots.items()}
             for what, frame in asked.items():
+                if options.only not in what:
+                    continue
                 each = {
-                    one: (instructions(roots[one], frame, REQUESTS, filled, warm) - idle[one])
-                    / REQUESTS
-                    for one in roots
+                    one: counts.per_request(root, frame, idle[one]) for one, root in roots.items()
                 }
                 ratio = each["here"] / each[options.against]
                 worst = max(worst, ratio)

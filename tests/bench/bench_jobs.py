@@ -103,6 +103,12 @@ def fill(bootstrap: str, size: int, records: int) -> None:
     assert producer.flush(300) == 0
 
 
+def take_interrupts() -> None:
+    """Let SIGINT and SIGTERM interrupt the bench; Spark and drivers set handlers of their own."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+
+
 def topic_of(size: int) -> str:
     """Return the name of the topic with records of this size."""
     return f"bytes-{size}"
@@ -179,6 +185,7 @@ class Bench:
         for name, value in cluster_conf.spark_conf(job, self._environment, None).items():
             builder = builder.config(name, value)
         self._spark = builder.getOrCreate()
+        take_interrupts()
         self._spark.sparkContext.setLogLevel("ERROR")
         for size in SIZES:
             for name in names:
@@ -209,12 +216,14 @@ class Bench:
         self._spark.streams.addListener(progress)
         job = self._job(name, size)
         try:
-            assert SharedSpark(job, self._environment, self._spark).run()
+            if not SharedSpark(job, self._environment, self._spark).run():
+                raise KeyboardInterrupt  # which the driver takes for a wish to stop
             until = time.monotonic() + 60
             while not progress.ended:  # Spark tells it from a thread of its own
                 assert time.monotonic() < until, "Spark does not tell the end of the query"
                 time.sleep(0.01)
         finally:
+            take_interrupts()
             self._spark.streams.removeListener(progress)
             self._collect()
         assert progress.records == self.records[size], progress.records
@@ -288,17 +297,22 @@ def run(rounds: int, seconds: float, records: Mapping[int, int]) -> bool:
             for size in SIZES:
                 fill(clusters[name].bootstrap, size, records[size])
         bench = Bench(folder, clusters, records)
+        good = False
         with contextlib.suppress(KeyboardInterrupt):
             bench.start()
             stack.callback(bench.stop)
             longest = 0.0
-            for number in range(rounds):
-                at = time.monotonic()
-                if at - began + longest > seconds:
-                    break
-                bench.round(number)
-                longest = max(longest, time.monotonic() - at)
-        return report(bench.ratios)
+            try:
+                for number in range(rounds):
+                    at = time.monotonic()
+                    if at - began + longest > seconds:
+                        break
+                    bench.round(number)
+                    longest = max(longest, time.monotonic() - at)
+            finally:
+                # Whatever ended it: an interrupt may end Spark first, too.
+                good = report(bench.ratios)
+        return good
 
 
 def _spark_environment(folder: Path) -> dict[str, str]:
@@ -319,7 +333,7 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=1.0, help="of the records; default: 1.0")
     options = parser.parse_args()
     logging.getLogger("kazoo").setLevel(logging.WARNING)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    take_interrupts()
     records = {
         size: max(1, int(count * options.share) // KEPT_OF) * KEPT_OF
         for size, count in RECORDS.items()

@@ -29,7 +29,7 @@ import confluent_kafka
 from tests.bench.side_by_side import Figures
 from tests.support import kafka_peer, revision, zookeeper
 from tests.support.broker import Broker, Cluster, FreshBroker, wait_until
-from tests.support.clients import QUIET, create_topic
+from tests.support.clients import create_topic, settings
 from tests.support.ports import free_port
 
 PARTITIONS = 6
@@ -39,19 +39,25 @@ WARM_UP_SHARE = 4
 MEGA = 1_000_000
 
 
-def produce(bootstrap: str, topic: str, acks: int | str = 1, *, records: int = RECORDS) -> float:
+def produce(
+    bootstrap: str,
+    topic: str,
+    acks: int | str = 1,
+    *,
+    records: int = RECORDS,
+    record_bytes: int = RECORD_BYTES,
+) -> float:
     """Megabytes a second."""
     producer = confluent_kafka.Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **settings(bootstrap),
             "acks": acks,
             "linger.ms": 5,
             "batch.size": 65536,
             "queue.buffering.max.messages": 500_000,
-            **QUIET,
         }
     )
-    value = os.urandom(RECORD_BYTES)
+    value = os.urandom(record_bytes)
     began = time.perf_counter()
     for number in range(records):
         while True:
@@ -61,18 +67,15 @@ def produce(bootstrap: str, topic: str, acks: int | str = 1, *, records: int = R
             except BufferError:
                 producer.poll(0.01)
     assert producer.flush(120) == 0
-    return records * RECORD_BYTES / (time.perf_counter() - began) / MEGA
+    return records * record_bytes / (time.perf_counter() - began) / MEGA
 
 
-def consume(bootstrap: str, topic: str, *, records: int = RECORDS) -> float:
+def consume(
+    bootstrap: str, topic: str, *, records: int = RECORDS, record_bytes: int = RECORD_BYTES
+) -> float:
     """Megabytes a second, from the beginnings to the ends."""
     consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "bench",
-            "enable.auto.commit": False,
-            **QUIET,
-        }
+        {**settings(bootstrap), "group.id": "bench", "enable.auto.commit": False}
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(PARTITIONS)])
     left = records
@@ -81,7 +84,7 @@ def consume(bootstrap: str, topic: str, *, records: int = RECORDS) -> float:
         left -= len(consumer.consume(min(left, 10_000), timeout=1))
     seconds = time.perf_counter() - began
     consumer.close()
-    return records * RECORD_BYTES / seconds / MEGA
+    return records * record_bytes / seconds / MEGA
 
 
 @contextlib.contextmanager
@@ -90,8 +93,8 @@ def apache_kafka(directory: Path) -> Iterator[str]:
     directory.mkdir()
     with zookeeper.Server(directory) as keeper:
         address = f"127.0.0.1:{free_port()}"
-        settings = directory / "server.properties"
-        settings.write_text(
+        properties = directory / "server.properties"
+        properties.write_text(
             f"broker.id=1\nlisteners=PLAINTEXT://{address}\nlog.dirs={directory / 'data'}\n"
             f"zookeeper.connect={keeper.connect}\noffsets.topic.replication.factor=1\n"
         )
@@ -104,7 +107,7 @@ def apache_kafka(directory: Path) -> Iterator[str]:
                     "-cp",
                     kafka_peer.classpath(),
                     "kafka.Kafka",
-                    str(settings),
+                    str(properties),
                 ],
                 stdout=log,
                 stderr=log,
@@ -184,7 +187,7 @@ def against_revision(wanted: str, rounds: int, records: int) -> None:
                 compare({name: one, wanted: other}, rounds, records)
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")
@@ -194,10 +197,10 @@ def _positive(text: str) -> int:
 def main() -> int:
     """Print each round's figures and the medians' ratios."""
     parser = argparse.ArgumentParser(description="Produce and consume, two systems by turns.")
-    parser.add_argument("rounds", type=_positive, nargs="?", default=3)
+    parser.add_argument("rounds", type=positive, nargs="?", default=3)
     parser.add_argument("--against", metavar="REV", help="compare with a revision, not with Kafka")
     parser.add_argument(
-        "--records", type=_positive, default=RECORDS, help="records a round (default: %(default)s)"
+        "--records", type=positive, default=RECORDS, help="records a round (default: %(default)s)"
     )
     options = parser.parse_args()
     # Whatever ends the process, brokers and folders go first.

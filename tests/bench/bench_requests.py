@@ -66,9 +66,11 @@ def processor_seconds(broker: Broker) -> float:
 
 
 def receive(sock: socket.socket, buffer: memoryview) -> None:
-    """Read one answer and forget it."""
-    sock.recv_into(buffer[:4], 4, socket.MSG_WAITALL)
-    left = struct.unpack_from(">i", buffer)[0]
+    """Read one answer and forget it; a TLS socket takes no flags."""
+    head = b""
+    while len(head) < 4:
+        head += sock.recv(4 - len(head))
+    left = struct.unpack(">i", head)[0]
     while left:
         left -= sock.recv_into(buffer, min(left, len(buffer)))
 

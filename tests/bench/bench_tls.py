@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import socket
 import ssl
-import struct
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.bench.bench_instructions import frames
-from tests.bench.bench_requests import MEBIBYTE, processor_seconds
+from tests.bench.bench_requests import MEBIBYTE, processor_seconds, receive
 from tests.support import certificates
 from tests.support.broker import Cluster
 from tests.support.clients import create_topic
@@ -31,16 +30,6 @@ class TlsBroker(SecureBroker):
     """A broker with a plain listener and one with TLS."""
 
     protocols = {"TLS": "SSL"}
-
-
-def receive(sock: socket.socket, buffer: memoryview) -> None:
-    """Read one answer and forget it; a TLS socket takes no flags."""
-    head = b""
-    while len(head) < 4:
-        head += sock.recv(4 - len(head))
-    left = struct.unpack(">i", head)[0]
-    while left:
-        left -= sock.recv_into(buffer, min(left, len(buffer)))
 
 
 def seconds(broker: TlsBroker, sock: socket.socket, frame: bytes) -> float:

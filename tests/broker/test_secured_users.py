@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 
 from odradek.listener_settings import SaslSettings, Store, TlsSettings
 from odradek.net.client import PeerClient
-from odradek.net.transport import Handshakes
+from odradek.net.handshakes import Handshakes
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.client_quotas import (
     AlterClientQuotasRequest,

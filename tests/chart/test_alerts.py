@@ -621,7 +621,7 @@ def test_alerts_are_sent_with_a_severity_and_a_summary() -> None:
 
 
 def test_configurations_that_are_documented_are_ones_that_prometheus_takes(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
     (documented,) = [block for block in blocks if block.startswith("scrape_configs:")]
     maps = yaml_text.load_all((REPO / "examples/quickstart/prometheus.yaml").read_text())
     (shown,) = [one["data"]["prometheus.yml"] for one in maps if one["kind"] == "ConfigMap"]

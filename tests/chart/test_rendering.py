@@ -11,7 +11,7 @@ import yaml
 from odradek_operator.cluster import exporter_objects
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.group import driver_objects
-from odradek_operator.shared.apply import ExporterSettings
+from odradek_operator.shared.apply import WorkloadSettings
 from tests.cluster.settings import REPO
 from tests.reconcile.test_objects import META, PLATFORM, cluster
 from tests.support import helm, yaml_text
@@ -32,6 +32,7 @@ VALUE_SETS: dict[str, tuple[Manifest, tuple[Path, ...]]] = {
                 "enabled": True,
                 "nodeCidrs": ["10.0.0.0/8"],
                 "sparkUIFrom": [{"podSelector": {"matchLabels": {"app": "proxy"}}}],
+                "consoleFrom": [{"podSelector": {"matchLabels": {"app": "ingress"}}}],
             },
             "historyServer": {"enabled": True, "path": "s3a://logs/events", "secretName": "s3"},
             "zookeeper": {"replicas": 5},
@@ -46,7 +47,7 @@ CLUSTER_SCOPED = {
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 }
-EXPORTER = (cluster(), PLATFORM, ExporterSettings("operator:1"))
+EXPORTER = (cluster(), PLATFORM, WorkloadSettings("operator:1"))
 KINDS = ["kafkaclusters", "users", "topics", "reassignments", "consumergroups"]
 
 
@@ -381,10 +382,10 @@ def test_selectors_find_the_pods_of_this_release(rendered: list[Manifest]) -> No
     for service in select(rendered, "Service"):
         selector = service["spec"]["selector"].items()
         assert len([found for found in labels if selector <= found.items()]) == 1
-    made = ("lag-exporter", "spark-driver")
+    made = ("console", "lag-exporter", "spark-driver")
     for policy in select(rendered, "NetworkPolicy"):
         selector = policy["spec"]["podSelector"]["matchLabels"].items()
-        # The operator makes exporters and drivers.
+        # The operator makes these.
         if not {("app.kubernetes.io/component", one) for one in made} & selector:
             assert len([found for found in labels if selector <= found.items()]) == 1
 

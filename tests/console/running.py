@@ -7,6 +7,7 @@ import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import urlencode
 
 from tests.support.broker import wait_until
 from tests.support.preloaded import Program
@@ -14,49 +15,11 @@ from tests.support.preloaded import Program
 HOSTILE = "<script>alert(1)</script>"
 
 
-class Running:
-    """A console process, called over plain HTTP."""
+class Pages:
+    """A console at a port of this machine, called over plain HTTP."""
 
-    def __init__(
-        self,
-        folder: Path,
-        bootstrap: str,
-        *options: str,
-        environment: dict[str, str] | None = None,
-    ) -> None:
-        self.log = folder / f"console-{len(list(folder.iterdir()))}.log"
-        words = ["--bootstrap-server", bootstrap, "--port", "0", *options]
-        self.log.touch()
-        self.process = Program("odradek_console", words, environment or dict(os.environ), self.log)
-        try:
-            wait_until(lambda: self._port() is not None, "the console serves")
-        except BaseException:
-            self.process.kill()
-            raise
-        port = self._port()
-        assert port is not None
+    def __init__(self, port: int) -> None:
         self.port = port
-
-    def _port(self) -> int | None:
-        assert self.process.poll() is None, self.log.read_text()
-        found = re.search(r"Console on https?://[\d.]+:(\d+)/", self.log.read_text())
-        return None if found is None else int(found[1])
-
-    def end(self) -> None:
-        """SIGTERM; it must end well."""
-        self.process.terminate()
-        assert self.process.wait(120) == 0, self.log.read_text()
-
-    @staticmethod
-    def mistake(
-        folder: Path, options: list[str], environment: dict[str, str] | None = None
-    ) -> tuple[int, str]:
-        """Start one that cannot start, and return its exit code and what it said."""
-        log = folder / "mistake.log"
-        log.unlink(missing_ok=True)
-        words = ["--port", "0", *options]
-        process = Program("odradek_console", words, environment or dict(os.environ), log)
-        return process.wait(120), log.read_text()
 
     def call(
         self, method: str, path: str, body: str = "", **headers: str
@@ -86,6 +49,74 @@ class Running:
         found = re.search(r"</p>\n\n?<p>(.*?)</p>", self.page(path, status), re.DOTALL)
         assert found is not None
         return found[1]
+
+    def log_in(self, name: str, password: str) -> str:
+        """Return the cookies of a new session, nothing if it was refused."""
+        _, page, headers = self.call("GET", "/login")
+        browser = headers["Set-Cookie"].partition(";")[0]
+        form = urlencode({"name": name, "password": password, "token": token_of(page)})
+        status, _, headers = self.call("POST", "/login", form, Cookie=browser)
+        assert status in (303, 401)
+        session = headers.get("Set-Cookie", "").partition(";")[0]
+        return f"{browser}; {session}" if status == 303 else ""
+
+    def press(self, path: str, action: str, cookies: str, **fields: str) -> int:
+        """Press a button of a page as its user does; return the status of the answer."""
+        _, page, _ = self.call("GET", path, Cookie=cookies)
+        form = urlencode({**fields, "token": token_of(page)})
+        return self.call("POST", f"{path}/{action}", form, Cookie=cookies)[0]
+
+
+def token_of(page: str) -> str:
+    """Return the token of a page's forms."""
+    found = re.search(r'name="token" value="(\w+)"', page)
+    assert found is not None, page
+    return found[1]
+
+
+class Running(Pages):
+    """A console process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        bootstrap: str,
+        *options: str,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.log = folder / f"console-{len(list(folder.iterdir()))}.log"
+        words = ["--bootstrap-server", bootstrap, "--port", "0", *options]
+        self.log.touch()
+        self.process = Program("odradek_console", words, environment or dict(os.environ), self.log)
+        try:
+            wait_until(lambda: self._port() is not None, "the console serves")
+        except BaseException:
+            self.process.kill()
+            raise
+        port = self._port()
+        assert port is not None
+        super().__init__(port)
+
+    def _port(self) -> int | None:
+        assert self.process.poll() is None, self.log.read_text()
+        found = re.search(r"Console on https?://[\d.]+:(\d+)/", self.log.read_text())
+        return None if found is None else int(found[1])
+
+    def end(self) -> None:
+        """SIGTERM; it must end well."""
+        self.process.terminate()
+        assert self.process.wait(120) == 0, self.log.read_text()
+
+    @staticmethod
+    def mistake(
+        folder: Path, options: list[str], environment: dict[str, str] | None = None
+    ) -> tuple[int, str]:
+        """Start one that cannot start, and return its exit code and what it said."""
+        log = folder / "mistake.log"
+        log.unlink(missing_ok=True)
+        words = ["--port", "0", *options]
+        process = Program("odradek_console", words, environment or dict(os.environ), log)
+        return process.wait(120), log.read_text()
 
 
 class Structure(HTMLParser):

@@ -16,6 +16,7 @@ import yaml
 from tests.console.running import HOSTILE, Running
 from tests.support import objects
 from tests.support.apiserver import ApiServer
+from tests.support.broker import wait_until
 from tests.support.kubectl import QuickKubectl
 from tests.support.ports import free_port
 
@@ -163,6 +164,11 @@ def test_pages_show_jobs_and_reassignments_as_their_status_says(
     assert HOSTILE not in one
     assert "3 of the job, 1 of its node or pod" in one
     assert f"kubectl -n {place.namespace} logs copier-driver" in one
+    place.status("consumergroup", "copier", totalLag=1000, job={"lastBatchId": 47})
+    batches = re.compile(r"<dt>Batches</dt><dd>(?!0.0 )[\d.]+ per minute</dd>")
+    path = f"/jobs/{place.namespace}/copier"
+    wait_until(lambda: batches.search(console.page(path)) is not None, "a rate of batches")
+    assert "<polyline" in console.page(path)
     assert "has no job" in console.said(f"/jobs/{place.namespace}/plain", 404)
     assert "3 of 7" in console.page("/reassignments")
     one = console.page(f"/reassignments/{place.namespace}/running")
@@ -254,6 +260,23 @@ def test_one_namespace_is_all_that_a_console_of_it_shows(
     assert console.said(path, 404) == "There is no such Reassignment."
     up = f"/reassignments/{place.namespace}/..%2F..%2F{other.namespace}%2Freassignments%2Felsewhere"
     assert console.said(up, 404) == "There is no such Reassignment."
+
+
+def test_one_cluster_is_all_that_a_console_of_it_shows(place: ShownResources, folder: Path) -> None:
+    place.reassignment("of-main", phase="AwaitingApproval", planHash=HASH)
+    options = ("--writable", "--namespace", place.namespace, "--cluster")
+    console = started(place, folder, place.server.kubeconfig, *options, "other")
+    assert "of-main" not in console.page("/reassignments")
+    assert "copier" not in console.page("/jobs")
+    path = f"/reassignments/{place.namespace}/of-main"
+    assert console.said(path, 404) == "There is no such Reassignment."
+    for action in ("approve", "cancel"):
+        assert submit(console, f"{path}/{action}", hash=HASH)[0] == 404
+    assert "approvedPlanHash" not in place.spec("of-main")
+    console.end()
+    console = started(place, folder, place.server.kubeconfig, *options, "main")
+    assert "of-main" in console.page("/reassignments")
+    console.end()
 
 
 def test_without_writable_nothing_is_offered_and_nothing_changes(

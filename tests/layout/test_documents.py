@@ -17,7 +17,9 @@ TARGET = re.compile(r"^([a-z][a-z0-9]*):", re.MULTILINE)
 
 def documents() -> list[str]:
     """Return the paths of the checkout's Markdown files, without what tools put there."""
+    made = ("build", "dist")
     folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]
+    folders = [path for path in folders if path.name not in made]
     found = [*ROOT.glob("*.md"), *(path for folder in folders for path in folder.rglob("*.md"))]
     names = [path.relative_to(ROOT) for path in found]
     return sorted(str(name) for name in names if "node_modules" not in name.parts)

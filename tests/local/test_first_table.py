@@ -20,12 +20,15 @@ def test_first_table_has_rows_and_nothing_is_left_running(tmp_path: Path) -> Non
         "SPARK_SUBMIT_OPTS": " ".join(spark_jars.java_options()),
     }
     with LocalRun(tmp_path / "data", "--once", environment=environment) as one:
-        # ZooKeeper, three brokers, the generator and the job.
-        note = one.note(6)
+        # ZooKeeper, three brokers, the generator, the job, and, after the first table, the console.
+        note = one.note(7)
         assert one.wait() == 0, one.output()
         lines = one.output().splitlines()
     steps = [line.split("  ")[1] for line in lines if line.endswith(" s")]
-    assert steps == ["ZooKeeper", "Brokers", "Topics", "Records", "Spark", "First table", "Lag"]
+    assert steps == [
+        *("ZooKeeper", "Brokers", "Topics", "Records", "Spark"),
+        *("First table", "Lag", "Console"),
+    ]
     table = Path(next(line.split()[-1] for line in lines if line.startswith("  rows of ")))
     names, rows = show.read(table)
     assert names == ["request", "status", "requests", "bytes"]

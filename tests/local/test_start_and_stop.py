@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ def test_defaults_bounds_and_patterns_are_those_of_the_crd() -> None:
 
 
 def test_paths_on_the_volume_of_a_job_are_in_its_folder(tmp_path: Path) -> None:
-    ports = plan.Ports(1, (2,), (3,), (4,))
+    ports = plan.Ports(1, (2,), (3,), (4,), 5)
 
     def planned(path: str) -> plan.LocalJob:
         job = {"sql": "select 1", "sink": {"parquet": {"path": path}}}
@@ -253,7 +254,11 @@ def test_a_start_says_what_is_taken_and_what_dies_and_ends_whole(tmp_path: Path)
             assert f"note: port {port} is taken; brokers: " in said
             assert "without meaning here: KafkaCluster.spec.zookeeper.connect, " in said
             assert "topics describe t --bootstrap-server 127.0.0.1:" in said
-            note = one.note(3)
+            # ZooKeeper, two brokers and the console.
+            note = one.note(4)
+            console = next(line for line in said.splitlines() if line.startswith("  console "))
+            with urllib.request.urlopen(console.split()[-1], timeout=60) as page:
+                assert "<h1>" in page.read().decode()
             with LocalRun(data, "-f", str(file)) as second:
                 assert second.wait() == 2
                 (line,) = filter(None, second.output().splitlines())
@@ -292,12 +297,14 @@ def test_what_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path: Path) -
 
 
 def test_all_addresses_are_of_the_loopback(tmp_path: Path) -> None:
-    ports = plan.Ports(1, (2, 3), (4, 5), (6,))
+    ports = plan.Ports(1, (2, 3), (4, 5), (6,), 7)
     job = {"sql": "select 1", "sink": {"parquet": {"path": "/data/a"}}}
     found = resources.read(written(tmp_path, cluster(), topic(), group(job=job)))
     assert "odradek.metrics.host=127.0.0.1\n" in plan.server_properties(found, ports, 0, tmp_path)
     planned = plan.job(found, found.groups[0], ports, 0, tmp_path, Path("/j/bin/java"))
     assert json.loads(planned.file)["metricsHost"] == "127.0.0.1"
+    command = plan.console_command(found, ports)
+    assert command[command.index("--host") + 1] == "127.0.0.1"
 
 
 def test_steps_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +326,7 @@ def test_what_is_kept_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
         note = one.data.note()
         assert note is not None
         assert note.kept
-        assert len(sessions(note)) == 2
+        assert len(sessions(note)) == 3
         with LocalRun(data, "-f", file) as second:
             assert second.wait() == 2
             assert "is in use by an `odradek local` in the background" in second.output()

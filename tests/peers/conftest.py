@@ -11,7 +11,6 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.support import kafka_peer
 from tests.support.broker import STEADY, Cluster
 from tests.support.kafka_peer import Tools
 
@@ -21,12 +20,6 @@ SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "offsets.topic.replication.factor": "2",
 }
-
-
-@pytest.fixture(scope="session")
-def kafka_classpath() -> str:
-    """Class path of Apache Kafka 2.8.2."""
-    return kafka_peer.classpath()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from odradek.config import TopicConfig
 from odradek.log.records import records
 from odradek.log.records.records import BatchOptions, Record
-from tests.support import kafka_peer
+from tests.support.kafka_peer import Tools
 from tests.support.logs import START_MS, Partition
 
 BATCHES = 300
@@ -41,26 +40,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def kafka_says(classpath: str, folder: Path, suffix: str, *options: str) -> list[str]:
+def kafka_says(tools: Tools, folder: Path, suffix: str, *options: str) -> list[str]:
     files = ",".join(str(path) for path in sorted(folder.glob("*" + suffix)))
-    result = subprocess.run(
-        [
-            *(*kafka_peer.JAVA, "-Xmx256m", kafka_peer.scratch(folder.parent)),
-            *("-cp", classpath),
-            *("kafka.tools.DumpLogSegments", "--files", files, *options),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert "Exception" not in result.stdout + result.stderr
-    return result.stdout.splitlines()
+    said = tools.run("kafka.tools.DumpLogSegments", "--files", files, *options)
+    assert "Exception" not in said
+    return said.splitlines()
 
 
-def test_every_record_is_read_and_valid(kafka_classpath: str, folder: Path) -> None:
-    lines = kafka_says(kafka_classpath, folder, ".log", "--deep-iteration", "--print-data-log")
+def test_every_record_is_read_and_valid(tools: Tools, folder: Path) -> None:
+    lines = kafka_says(tools, folder, ".log", "--deep-iteration", "--print-data-log")
     found = [line for line in lines if line.startswith("| offset: ")]
     assert [int(line.split()[2]) for line in found] == list(range(BATCHES * 3))
     assert all("isValid: true" in line and "headerKeys: [name,empty]" in line for line in found)
@@ -72,20 +60,20 @@ def test_every_record_is_read_and_valid(kafka_classpath: str, folder: Path) -> N
     }  # fmt: skip
 
 
-def test_offset_indexes_pass_the_sanity_check(kafka_classpath: str, folder: Path) -> None:
-    lines = kafka_says(kafka_classpath, folder, ".index", "--index-sanity-check")
+def test_offset_indexes_pass_the_sanity_check(tools: Tools, folder: Path) -> None:
+    lines = kafka_says(tools, folder, ".index", "--index-sanity-check")
     assert len([line for line in lines if line.endswith("passed sanity check.")]) > 2
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_index_entries_agree_with_the_log(kafka_classpath: str, folder: Path, suffix: str) -> None:
-    lines = kafka_says(kafka_classpath, folder, suffix, "--verify-index-only")
+def test_index_entries_agree_with_the_log(tools: Tools, folder: Path, suffix: str) -> None:
+    lines = kafka_says(tools, folder, suffix, "--verify-index-only")
     unexpected = [line for line in lines if line and not line.startswith("Dumping ")]
     assert unexpected == []
 
 
-def test_producer_snapshots_are_read(kafka_classpath: str, folder: Path) -> None:
-    lines = kafka_says(kafka_classpath, folder, ".snapshot")
+def test_producer_snapshots_are_read(tools: Tools, folder: Path) -> None:
+    lines = kafka_says(tools, folder, ".snapshot")
     last = [line for line in lines if line.startswith("producerId: 7 ")][-1]
     assert "producerEpoch: 1 " in last
     assert f"lastSequence: {BATCHES * 3 - 1} lastOffset: {BATCHES * 3 - 1} " in last

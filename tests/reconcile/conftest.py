@@ -93,6 +93,7 @@ class Operator:
             "ODRADEK_BROKER_IMAGE": "registry.test/odradek-broker:1",
             "ODRADEK_SPARK_IMAGE": "registry.test/odradek-spark:1",
             "ODRADEK_EXPORTER": '{"image": "registry.test/odradek-operator:1"}',
+            "ODRADEK_CONSOLE": '{"image": "registry.test/odradek-operator:1"}',
             "POD_NAME": identity,
             "POD_NAMESPACE": home,
             "ODRADEK_HEALTH_PORT": str(self.health_port),

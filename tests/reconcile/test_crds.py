@@ -409,7 +409,7 @@ def test_what_may_change_is_taken(
                 ({**NODE_PORT, "advertisedHostTemplate": "a" * 64}, "at most 63 characters"),
                 *(
                     ({**NODE_PORT, "advertisedPortTemplate": port}, "should match")
-                    for port in ("a", "-1", "{nodeId}{nodeId}")
+                    for port in ("a", "-1", "{nodeId}a", "123456")
                 ),
                 ({**BALANCED, "loadBalancerSourceRanges": []}, "at least 1 items"),
                 ({**BALANCED, "loadBalancerSourceRanges": ["10.0.0.1"]}, "should match"),

@@ -126,7 +126,6 @@ def test_clients_reach_a_broker_at_its_load_balancer_and_where_that_moves(
     pods = secured.pods("real", "127.0.0.1")
     pending = secured.wait("real", "Ready", "AddressPending")
     assert "Services real-external-bootstrap, real-external-0 have no address" in pending["message"]
-    assert secured.wait("real", "Secured", "AddressPending")["status"] == "False"
     eventually(lambda: pods.stateful_set() is not None, "the StatefulSet", pause_s=0.2)
     broker = PodBroker(pods, 0, tmp_path / "0", free_port())
 
@@ -143,6 +142,7 @@ def test_clients_reach_a_broker_at_its_load_balancer_and_where_that_moves(
         broker.start()
         waits = "waiting for the addresses of the Services of real-broker-0"
         eventually(lambda: waits in broker.text(), "it waits", pause_s=0.1)
+        assert secured.wait("real", "Secured", "AddressPending")["status"] == "False"
         for host in ("127.0.0.20", "127.0.0.21", "127.0.0.22"):
             stack.enter_context(Forwarder((host, port), ("127.0.0.1", port)))
         balance(secured, "real-external-bootstrap", {"ip": "127.0.0.20"})

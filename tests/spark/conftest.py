@@ -1,8 +1,8 @@
-"""One Spark session with the image's jars for all tests, and one JVM for driver processes."""
+"""One JVM with the image's jars: for driver processes, and then for one Spark session."""
 
 from __future__ import annotations
 
-import os
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,30 +15,45 @@ from tests.support import broker, s3_store, spark_jars, spark_jvm
 from tests.support.clients import create_topic
 from tests.support.postgres import Postgres
 from tests.support.s3_store import ACCESS_KEY, SECRET_KEY, S3Store
+from tests.support.sampling import FULL
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    os.environ["SPARK_HOME"] = str(spark_jars.home())
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config(map={**spark_jars.INTERPRETED})
-        .config("spark.driver.memory", "640m")
-        .config("spark.driver.extraJavaOptions", " ".join(spark_jars.java_options()))
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config(
-            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+def spark(
+    drivers_jvm: spark_jvm.SharedJvm, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    """A session in the JVM of drivers and shells, whose tests come before (`tests/conftest.py`).
+
+    It has a JVM of its own in long runs, whose workers take tests in any order.
+    """
+    with contextlib.ExitStack() as stack:
+        jvm = drivers_jvm
+        if FULL:
+            jvm = stack.enter_context(spark_jvm.shared(tmp_path_factory.mktemp("own-jvm")))
+        session = new_session(jvm)
+        yield session
+        session.stop()
+
+
+def new_session(jvm: spark_jvm.SharedJvm) -> SparkSession:
+    """Begin a session in a JVM that nobody else takes any more."""
+    with jvm.taken():
+        session = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config(map={**spark_jars.INTERPRETED})
+            .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+            .config(
+                "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+            )
+            .config("spark.databricks.delta.snapshotPartitions", "2")
+            .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
+            .getOrCreate()
         )
-        .config("spark.databricks.delta.snapshotPartitions", "2")
-        .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
-        .getOrCreate()
-    )
     session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+    return session
 
 
 @pytest.fixture(scope="session")

@@ -335,6 +335,9 @@ def test_columns_that_the_sink_refuses_in_a_batch_end_the_job_with_code_2(
     assert one.registered() == []
 
 
+@pytest.mark.full(
+    "tests/spark/test_topics_under_queries.py::test_topic_made_anew_while_the_query_idles_is_read_from_its_start_after_a_reset"
+)
 def test_driver_ends_with_code_2_when_its_topic_is_made_anew_while_it_runs(
     driver: Callable[[str], Driver],
 ) -> None:

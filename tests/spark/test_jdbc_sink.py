@@ -231,7 +231,8 @@ def test_driver_that_is_paused_in_its_transaction_does_not_hold_up_its_successor
     opened: OpenSink,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(jdbc, "_IDLE_MS", 100)
+    # Longer than a busy machine lets a transaction wait that goes on.
+    monkeypatch.setattr(jdbc, "_IDLE_MS", 1000)
     stale = opened(epoch=1)
     stale(numbers(spark, 0, 1), 0)
     lock_row = jdbc._Target._lock_row

@@ -205,6 +205,9 @@ def test_python_function_that_changed_behind_its_name_is_refused(
     run(one, sql=None, python="changing:transform", **asking("a")).read_all()
 
 
+@pytest.mark.full(
+    "tests/spark/test_migration.py::test_changed_query_is_refused_until_somebody_says_what_becomes_of_its_state"
+)
 def test_request_that_comes_with_a_new_group_finds_nothing_to_delete(
     group: Callable[..., Group], run: Callable[..., Run]
 ) -> None:

@@ -69,6 +69,7 @@ class Broker:
 
     kind = "broker"
     says_when_up = " is up\n"
+    start_seconds: float = START_SECONDS
     defaults: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
@@ -127,7 +128,7 @@ class Broker:
                 )
             return self.log_text().count(self.says_when_up) > self._ups_before
 
-        wait_until(is_up, f"{self.kind} {self.broker_id} is up", START_SECONDS)
+        wait_until(is_up, f"{self.kind} {self.broker_id} is up", self.start_seconds)
 
     def log_text(self) -> str:
         """Return the output of the process so far, of all its starts."""

@@ -138,8 +138,10 @@ class RepeatedTools:
 
 class Tools:
     """Runs Kafka's tools; a context manager. `directory` has the files that they read: properties,
-    JSON, log4j.
+    JSON, log4j. A subclass has another `java`.
     """
+
+    java: Sequence[str] = JAVA
 
     def __init__(
         self,
@@ -179,7 +181,7 @@ class Tools:
             archive = jvm.Archive(f"{self._release.version}-{tool}", self._classpath)
             self._archives[tool] = archive
         own = (*archive.options, *self._options)
-        return [*JAVA, *own, "-cp", self._classpath, tool, *map(str, arguments)]
+        return [*self.java, *own, "-cp", self._classpath, tool, *map(str, arguments)]
 
     @property
     def _options(self) -> list[str]:
@@ -208,7 +210,7 @@ class Tools:
     def _shared_jvm(self) -> RepeatedTools:
         program = Path(__file__).with_name("RepeatedTools.java")
         everything = f"{jvm.compiled(program, self._classpath)}:{self._classpath}"
-        line = [*JAVA, *self._options, "-cp", everything, program.stem]
+        line = [*self.java, *self._options, "-cp", everything, program.stem]
         return self._repeated.enter_context(RepeatedTools(line))
 
     def _run_alone(self, words: Sequence[str], stdin: str) -> tuple[int, str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -50,6 +51,8 @@ def running(kubectl: Kubectl, folder: Path) -> Iterator[None]:
     binaries = require_programs("keda-operator", "keda-adapter", "kubectl")
     module = settings.paths().cache / f"go/modules/{tools.KEDA}@{tools.KEDA_VERSION}/config"
     port, service = free_port(), free_port()
+    # Its manifests name their namespaces, which are several.
+    kubectl = dataclasses.replace(kubectl, namespace="")
     with contextlib.ExitStack() as stack:
         stack.callback(_remove, kubectl, module)
         _install(kubectl, module, port, _certificates(folder))

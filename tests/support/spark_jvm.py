@@ -35,6 +35,7 @@ class SharedJvm:
 
     def __init__(self, gateway: Any) -> None:
         self._gateway = gateway
+        self._taken = False
         parameters = gateway.java_parameters
         self.environment: Mapping[str, str] = {
             "SPARK_HOME": str(spark_jars.home()),
@@ -42,8 +43,18 @@ class SharedJvm:
             "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
         }
 
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[None]:
+        """Let the Spark session that this process begins meanwhile have the JVM from now on."""
+        self.clear()
+        self._taken = True
+        exec(TAKING, {})
+        with mock.patch.dict(os.environ, self.environment):
+            yield
+
     def clear(self) -> None:
         """Remove what a process left that is gone: its context if it was killed, and caches."""
+        assert not self._taken, "a session of the tests' own process has this JVM until the end"
         jvm = self._gateway.jvm
         companion = getattr(getattr(jvm.org.apache.spark, "SparkContext$"), "MODULE$")
         context = companion.getActive()

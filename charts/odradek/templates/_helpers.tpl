@@ -83,14 +83,24 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $arguments = append $arguments (printf "--%s=%s" $option .) -}}
 {{- end -}}
 {{- end -}}
+{{- include "odradek.workload" (dict "values" $values "arguments" $arguments "root" .) -}}
+{{- end -}}
+
+{{/* The same of consoles. */}}
+{{- define "odradek.console" -}}
+{{- include "odradek.workload" (dict "values" .Values.console "arguments" list "root" .) -}}
+{{- end -}}
+
+{{/* What the operator is told of Deployments that it makes beside brokers. Arguments: values, arguments, root. */}}
+{{- define "odradek.workload" -}}
 {{- $pod := dict -}}
 {{- range $key := list "nodeSelector" "tolerations" "affinity" "priorityClassName" -}}
-{{- with index $values $key -}}
+{{- with index $.values $key -}}
 {{- $_ := set $pod $key . -}}
 {{- end -}}
 {{- end -}}
-{{- $image := include "odradek.image" (dict "image" .Values.image.operator "root" .) -}}
-{{- dict "image" $image "arguments" $arguments "resources" $values.resources "pod" $pod | toJson -}}
+{{- $image := include "odradek.image" (dict "image" .root.Values.image.operator "root" .root) -}}
+{{- dict "image" $image "arguments" .arguments "resources" .values.resources "pod" $pod | toJson -}}
 {{- end -}}
 
 {{/* Where an alert's runbook is. Argument: (list $ NAME) */}}
@@ -170,7 +180,7 @@ seccompProfile:
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, create, patch]
-# Lag exporters; deleted where exporter.enabled has become false.
+# Lag exporters and consoles; deleted where they are not wanted any more.
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get, create, patch, delete]

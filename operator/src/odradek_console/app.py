@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import ssl
 from collections.abc import AsyncIterator
 
 import click
@@ -13,9 +14,11 @@ from aiohttp import web
 
 from odradek.tools.client import format_address
 from odradek.tools.errors import ToolError
-from odradek_console import guard, pages, record_pages, resource_pages
+from odradek_console import groups, guard, job_history, pages, record_pages, resource_pages
+from odradek_console.avro import SchemaRegistry
 from odradek_console.cluster import ClusterReader
-from odradek_console.groups import GroupReader, LagHistory, sample
+from odradek_console.groups import GroupReader, LagHistory
+from odradek_console.job_history import JobHistory
 from odradek_console.rendering import CONSOLE, FOLDER, Console
 from odradek_console.resources import ResourceReader
 from odradek_console.sessions import Sessions
@@ -38,6 +41,8 @@ def make(settings: ConsoleSettings) -> web.Application:
         GroupReader(cluster),
         LagHistory(),
         _resources(settings),
+        SchemaRegistry(settings.schema_registry),
+        JobHistory(),
     )
     app.on_response_prepare.append(guard.add_headers)
     app.cleanup_ctx.append(_running)
@@ -52,11 +57,6 @@ def make(settings: ConsoleSettings) -> web.Application:
             web.get("/brokers/{broker}", pages.broker),
             web.get("/topics", pages.topics),
             web.get("/topics/{topic}", pages.topic),
-            web.get("/topics/{topic}/records", record_pages.page),
-            web.get("/topics/{topic}/records/{partition}/{offset}", record_pages.one_record),
-            web.get("/topics/{topic}/records/{partition}/{offset}/value", record_pages.download),
-            web.get("/topics/{topic}/tail", record_pages.tail),
-            web.get("/topics/{topic}/tail/events", record_pages.tail_events),
             web.get("/groups", pages.groups),
             web.get("/group", pages.group),
             web.get("/jobs", resource_pages.jobs),
@@ -68,6 +68,18 @@ def make(settings: ConsoleSettings) -> web.Application:
             web.static("/static", FOLDER / "static"),
         ]
     )
+    if settings.records:
+        app.add_routes(
+            [
+                web.get("/topics/{topic}/records", record_pages.page),
+                web.get("/topics/{topic}/records/{partition}/{offset}", record_pages.one_record),
+                web.get(
+                    "/topics/{topic}/records/{partition}/{offset}/value", record_pages.download
+                ),
+                web.get("/topics/{topic}/tail", record_pages.tail),
+                web.get("/topics/{topic}/tail/events", record_pages.tail_events),
+            ]
+        )
     return app
 
 
@@ -78,7 +90,7 @@ def _resources(settings: ConsoleSettings) -> ResourceReader | None:
     from odradek_operator.shared import kube
 
     try:
-        return ResourceReader(kube.connect(), settings.namespace)
+        return ResourceReader(kube.connect(), settings.namespace, settings.cluster)
     # The library raises whatever a file that is no kubeconfig makes it stumble over.
     except Exception as error:
         why = " ".join(str(error).split())
@@ -87,11 +99,16 @@ def _resources(settings: ConsoleSettings) -> ResourceReader | None:
 
 async def _running(app: web.Application) -> AsyncIterator[None]:
     console = app[CONSOLE]
-    sampler = asyncio.create_task(sample(console.groups, console.history))
+    samplers = [asyncio.create_task(groups.sample(console.groups, console.history))]
+    if console.resources is not None:
+        work = job_history.sample(console.resources, console.jobs)
+        samplers.append(asyncio.create_task(work))
     yield
-    sampler.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await sampler
+    for one in samplers:
+        one.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await one
+    await console.registry.close()
     await console.groups.close()
     await console.cluster.close()
     if console.resources is not None:
@@ -103,14 +120,15 @@ async def serve(settings: ConsoleSettings) -> None:
     runner = web.AppRunner(
         make(settings), access_log=None, handler_cancellation=True, shutdown_timeout=_END_S
     )
+    probed = web.Application()
+    probed.router.add_get(guard.HEALTH, pages.health)
+    health = web.AppRunner(probed, access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, settings.host, settings.port, ssl_context=settings.tls)
-        try:
-            await site.start()
-        except OSError as error:
-            where = format_address(settings.host, settings.port)
-            raise ToolError(f"cannot listen on {where}: {error.strerror or error}", 1) from None
+        site = await _listen(runner, settings.host, settings.port, settings.tls)
+        if settings.health_port is not None:
+            await health.setup()
+            await _listen(health, "", settings.health_port, None)
         click.echo(f"Console on {_url(settings, runner)}", err=True)
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -119,7 +137,21 @@ async def serve(settings: ConsoleSettings) -> None:
         await ended.wait()
         await site.stop()
     finally:
+        await health.cleanup()
         await runner.cleanup()
+
+
+async def _listen(
+    runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None
+) -> web.TCPSite:
+    # None is every address, of both protocols.
+    site = web.TCPSite(runner, host or None, port, ssl_context=tls)
+    try:
+        await site.start()
+    except OSError as error:
+        where = format_address(host, port)
+        raise ToolError(f"cannot listen on {where}: {error.strerror or error}", 1) from None
+    return site
 
 
 def _url(settings: ConsoleSettings, runner: web.AppRunner) -> str:

@@ -8,6 +8,7 @@ import ssl
 import sys
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import click
 
@@ -21,14 +22,24 @@ from odradek.tools.command_line import (
 from odradek.tools.errors import ToolError
 
 PORT: Final = 9480
-_NEEDED: Final = ("aiohttp", "cramjam", "jinja2")
+_NEEDED: Final = ("aiohttp", "cramjam", "fastavro", "jinja2")
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @bootstrap_option
 @command_config_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; empty: every address.",
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True)
+@click.option(
+    "--health-port",
+    type=click.IntRange(1, 65535),
+    help="Answer /healthz there on every address, and nothing else.",
+)
 @click.option(
     "--users",
     "users_file",
@@ -47,6 +58,9 @@ _NEEDED: Final = ("aiohttp", "cramjam", "jinja2")
 )
 @click.option("--kubernetes", is_flag=True, help="Show jobs and reassignments, too.")
 @click.option("--namespace", default="", metavar="NAME", help="Only its resources.")
+@click.option("--cluster", default="", metavar="NAME", help="Only resources of this KafkaCluster.")
+@click.option("--records/--no-records", default=True, help="Show records.  [default: records]")
+@click.option("--schema-registry", metavar="URL", help="Where the schemas of Avro values are.")
 @click.option("--writable", is_flag=True, help="Let people approve and cancel reassignments.")
 @click.pass_context
 def console(
@@ -55,12 +69,16 @@ def console(
     command_config: Path | None,
     host: str,
     port: int,
+    health_port: int | None,
     users_file: Path | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
     allowed_hosts: tuple[str, ...],
     kubernetes: bool,
     namespace: str,
+    cluster: str,
+    records: bool,
+    schema_registry: str | None,
     writable: bool,
 ) -> None:
     """Serve pages about brokers, topics, records and groups; read-only without --writable."""
@@ -94,12 +112,16 @@ def console(
                 access=read_access(command_config),
                 host=host,
                 port=port,
-                users=None if users_file is None else users.load(users_file),
+                health_port=health_port,
+                users=None if users_file is None else users.UsersFile(users_file),
                 tls=tls,
                 allowed_hosts=frozenset(name.lower() for name in allowed_hosts),
                 writable=writable,
                 kubernetes=kubernetes,
                 namespace=namespace,
+                cluster=cluster,
+                records=records,
+                schema_registry=_registry(schema_registry),
             )
         )
 
@@ -118,6 +140,20 @@ def user(name: str, password: str) -> None:
     except ToolError as error:
         click.echo(f"odradek: {error}", err=True)
         sys.exit(error.status)
+
+
+def _registry(url: str | None) -> str | None:
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and parts.hostname and not parts.query
+        _ = parts.port
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise ToolError(f"--schema-registry {url} is not like http://HOST:PORT")
+    return url
 
 
 def _is_own(host: str) -> bool:

@@ -123,11 +123,17 @@ def is_allowed_host(header: str, allowed: frozenset[str]) -> bool:
 async def _login(request: web.Request, handler: Handler) -> web.StreamResponse:
     console = request.app[CONSOLE]
     is_open = request.path in (LOGIN, HEALTH) or request.path.startswith(STATIC)
-    if console.settings.users is not None:
+    users = console.settings.users
+    if users is not None:
         cookie = request.cookies.get(SESSION)
-        user = console.sessions.user(cookie)
+
+        def owner() -> str | None:
+            # Who is taken out of the file, or has another password, is logged out.
+            return console.sessions.user(cookie, users.current().secret_of)
+
+        user = owner()
         # What lasts, such as a live tail, asks again.
-        request["is_logged_in"] = lambda: console.sessions.user(cookie) is not None
+        request["is_logged_in"] = lambda: owner() is not None
         request["user"] = user
         if user is None and not is_open:
             if request.method != "GET" or request.path.endswith("/events"):
@@ -188,9 +194,9 @@ class LoginDesk:
     async def login(self, request: web.Request) -> web.StreamResponse:
         """Begin a session, or show the form again."""
         console = request.app[CONSOLE]
-        users = console.settings.users
-        if users is None:
+        if console.settings.users is None:
             raise web.HTTPNotFound(text="Nobody logs in here.")
+        users = console.settings.users.current()
         fields = await request.post()
         name, password = fields.get("name", ""), fields.get("password", "")
         if not isinstance(name, str) or not isinstance(password, str):
@@ -208,7 +214,7 @@ class LoginDesk:
             self._waiting -= 1
         console.sessions.end(request.cookies.get(SESSION))
         response = web.HTTPSeeOther("/")
-        set_cookie(console, response, SESSION, console.sessions.begin(name))
+        set_cookie(console, response, SESSION, console.sessions.begin(name, users.secret_of(name)))
         raise response
 
     async def logout(self, request: web.Request) -> web.StreamResponse:

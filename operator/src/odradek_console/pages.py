@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
@@ -222,12 +222,19 @@ async def group(request: web.Request) -> web.Response:
         group=view,
         partitions=shown,
         page=page,
-        samples=samples,
-        lines=chart(samples),
-        most=max((one.lag for one in samples if one.lag is not None), default=0),
-        width=_CHART_WIDTH,
-        height=_CHART_HEIGHT,
+        **chart_of(samples),
     )
+
+
+def chart_of(samples: Sequence[LagSample]) -> dict[str, Any]:
+    """Return what the template of a chart of lags needs."""
+    return {
+        "samples": samples,
+        "lines": chart(samples),
+        "most": max((one.lag for one in samples if one.lag is not None), default=0),
+        "width": _CHART_WIDTH,
+        "height": _CHART_HEIGHT,
+    }
 
 
 def chart(samples: Sequence[LagSample]) -> list[str]:

@@ -12,7 +12,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -25,6 +25,7 @@ from odradek.tools.client import LATEST, ToolClient
 from odradek.tools.errors import ToolError
 from odradek.values import TopicPartition
 from odradek_console import records, show
+from odradek_console.avro import Schemas
 from odradek_console.cluster import TIMEOUT_MS
 from odradek_console.pages import known_topic
 from odradek_console.rendering import CONSOLE, Console, choice, fragment, render, whole_number
@@ -128,6 +129,7 @@ async def page(request: web.Request) -> web.Response:
         key=lambda one: (one[1].timestamp, one[0].partition, one[1].offset),
         reverse=is_newest,
     )[: query.limit]
+    schemas = await _schemas(console, [record for _, record in found])
     failures = {
         **dict(result.failures),
         **{
@@ -150,11 +152,20 @@ async def page(request: web.Request) -> web.Response:
         starts=_STARTS,
         limits=_LIMITS,
         records=found,
+        schemas=schemas,
         result=result,
         failures=failures,
         following=following,
         looked_at=sum(ends[one] - start[one] for one in start),
     )
+
+
+async def _schemas(console: Console, found: Iterable[Record]) -> Schemas | None:
+    """Return the registry's schemas of keys and values; None without a registry."""
+    if console.settings.schema_registry is None:
+        return None
+    contents = (content for one in found for content in (one.key, one.value))
+    return await console.registry.schemas(contents)
 
 
 async def _start(
@@ -189,6 +200,7 @@ async def one_record(request: web.Request) -> web.Response:
         topic=topic,
         partition=partition,
         record=record,
+        schemas=await _schemas(console, [record]),
         most=show.WHOLE_BYTES,
     )
 
@@ -272,7 +284,7 @@ async def tail_events(request: web.Request) -> web.StreamResponse:
         await response.prepare(request)
         with contextlib.suppress(ConnectionResetError):
             await _send_tail(
-                response, client, topic, query, request.get("is_logged_in", lambda: True)
+                response, console, client, topic, query, request.get("is_logged_in", lambda: True)
             )
     finally:
         console.tails[owner] -= 1
@@ -284,6 +296,7 @@ async def tail_events(request: web.Request) -> web.StreamResponse:
 
 async def _send_tail(
     response: web.StreamResponse,
+    console: Console,
     client: ToolClient,
     topic: MetadataResponseTopic,
     query: RecordQuery,
@@ -315,7 +328,8 @@ async def _send_tail(
         )
         shown = sorted(got.found, key=lambda one: one[1].timestamp)[-_TAIL_RECORDS:]
         if shown:
-            html = fragment("record_rows.html", records=shown, topic=topic)
+            schemas = await _schemas(console, [record for _, record in shown])
+            html = fragment("record_rows.html", records=shown, topic=topic, schemas=schemas)
             await _event(response, "records", html, skipped=len(got.found) - len(shown))
         missing = [f"{one}: no leader tells its end" for one in chosen if one not in positions.next]
         problem = "; ".join(sorted({*positions.failures.values(), *missing})[:5])

@@ -13,8 +13,10 @@ import jinja2
 from aiohttp import web
 
 from odradek_console import show
+from odradek_console.avro import SchemaRegistry
 from odradek_console.cluster import ClusterReader
 from odradek_console.groups import GroupReader, LagHistory
+from odradek_console.job_history import JobHistory
 from odradek_console.resources import KubernetesError, ResourceReader
 from odradek_console.sessions import Sessions
 from odradek_console.settings import ConsoleSettings
@@ -33,6 +35,8 @@ class Console:
     groups: GroupReader
     history: LagHistory
     resources: ResourceReader | None
+    registry: SchemaRegistry
+    jobs: JobHistory
     tails: Counter[str] = field(default_factory=Counter)
 
 
@@ -60,6 +64,7 @@ def _environment() -> jinja2.Environment:
     made.filters.update(
         size=show.size,
         number=show.number,
+        rate=show.rate,
         time=show.time_of,
         clock=show.clock,
         payload=show.payload,
@@ -82,6 +87,7 @@ def render(
         user=request.get("user"),
         has_users=console.settings.users is not None,
         writable=console.settings.writable,
+        has_records=console.settings.records,
         form_token=request.get("form_token", ""),
         **values,
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from aiohttp import web
 
 from odradek.tools.errors import ToolError
-from odradek_console.pages import PAGE, cut
+from odradek_console import job_history
+from odradek_console.groups import LagSample
+from odradek_console.pages import PAGE, chart_of, cut
 from odradek_console.rendering import CONSOLE, render, resources_of, whole_number
 from odradek_console.resources import Resource
 
@@ -16,23 +18,28 @@ async def jobs(request: web.Request) -> web.Response:
     """Show the ConsumerGroups that have a job."""
     problem, found = "", []
     try:
-        found = [one for one in await resources_of(request.app[CONSOLE]).groups() if _has_job(one)]
+        found = [one for one in await resources_of(request.app[CONSOLE]).groups() if one.has_job]
     except ToolError as error:
         problem = str(error)
     shown, page = cut(found, whole_number(request, "page", 1, _MOST_PAGE), PAGE)
     return render(request, "jobs.html", jobs=shown, page=page, problem=problem)
 
 
-def _has_job(one: Resource) -> bool:
-    return bool(one.spec.get("job"))
-
-
 async def job(request: web.Request) -> web.Response:
-    """Show one job: its query, its state, and how to see its log and Spark's page."""
+    """Show one job: its state, its rates, its query, and how to see its log and Spark's page."""
     found = await _found(request, "ConsumerGroup")
-    if not _has_job(found):
+    if not found.has_job:
         raise web.HTTPNotFound(text="This ConsumerGroup has no job.")
-    return render(request, "job.html", job=found)
+    samples = request.app[CONSOLE].jobs.of(found)
+    lags = [LagSample(one.at, one.lag) for one in samples]
+    return render(
+        request,
+        "job.html",
+        job=found,
+        batches=job_history.rate(samples, lambda one: one.batch),
+        rows=job_history.rate(samples, lambda one: one.rows),
+        **chart_of(lags),
+    )
 
 
 async def reassignments(request: web.Request) -> web.Response:

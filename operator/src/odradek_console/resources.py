@@ -66,6 +66,11 @@ class Resource:
         return found
 
     @property
+    def has_job(self) -> bool:
+        """Return whether a ConsumerGroup has a job."""
+        return bool(self.spec.get("job"))
+
+    @property
     def is_awaiting_approval(self) -> bool:
         """Return whether a Reassignment waits for somebody who approves its plan."""
         return self.status.get("phase") == "AwaitingApproval" and bool(self.status.get("planHash"))
@@ -77,11 +82,15 @@ class Resource:
 
 
 class ResourceReader:
-    """Reads, and changes if asked to, the resources of one namespace or of all (empty)."""
+    """Reads, and changes if asked to, the resources of one namespace or of all (empty).
 
-    def __init__(self, kube: Kube, namespace: str) -> None:
+    With a `cluster` those of other KafkaClusters are not there.
+    """
+
+    def __init__(self, kube: Kube, namespace: str, cluster: str = "") -> None:
         self._kube = kube
         self._namespace = namespace
+        self._cluster = cluster
         self._groups = Kept(lambda: self._list("ConsumerGroup"))
         self._reassignments = Kept(lambda: self._list("Reassignment"))
 
@@ -101,7 +110,11 @@ class ResourceReader:
             found = await asyncio.to_thread(self._kube.select, API_VERSION, kind, self._namespace)
         except KubeError as error:
             raise _failure(error) from error
-        return sorted(map(Resource, found), key=lambda one: (one.namespace, one.name))
+        chosen = [one for one in map(Resource, found) if self._is_shown(one)]
+        return sorted(chosen, key=lambda one: (one.namespace, one.name))
+
+    def _is_shown(self, one: Resource) -> bool:
+        return self._cluster in ("", one.cluster)
 
     async def get(self, kind: str, namespace: str, name: str) -> Resource | None:
         """Return a resource as it is now, None if there is none. Raises KubernetesError."""
@@ -116,7 +129,7 @@ class ResourceReader:
             found = await asyncio.to_thread(self._kube.get, API_VERSION, kind, namespace, name)
         except KubeError as error:
             raise _failure(error) from error
-        return None if found is None else Resource(found)
+        return None if found is None or not self._is_shown(Resource(found)) else Resource(found)
 
     async def plan(self, one: Resource) -> list[str]:
         """Return the moves of a Reassignment's plan as lines. Raises KubernetesError."""

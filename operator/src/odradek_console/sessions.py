@@ -12,11 +12,19 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 SESSION_S: Final = 8 * 3600.0
 _MOST: Final = 1000
 _TOKEN_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    user: str
+    secret: object = field(repr=False)
+    until: float
 
 
 class Sessions:
@@ -25,26 +33,25 @@ class Sessions:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._secret = secrets.token_bytes(_TOKEN_BYTES)
-        self._open: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._open: OrderedDict[str, _Session] = OrderedDict()
 
-    def begin(self, user: str) -> str:
-        """Return the cookie of a new session."""
+    def begin(self, user: str, secret: object) -> str:
+        """Return the cookie of a new session, which ends when the user's `secret` is another."""
         while len(self._open) >= _MOST:
             self._open.popitem(last=False)
         cookie = secrets.token_urlsafe(_TOKEN_BYTES)
-        self._open[cookie] = (user, self._clock() + SESSION_S)
+        self._open[cookie] = _Session(user, secret, self._clock() + SESSION_S)
         return cookie
 
-    def user(self, cookie: str | None) -> str | None:
+    def user(self, cookie: str | None, secret_of: Callable[[str], object]) -> str | None:
         """Return whose session this is, None if it has ended."""
         found = self._open.get(cookie or "")
         if found is None:
             return None
-        name, until = found
-        if self._clock() >= until:
+        if self._clock() >= found.until or secret_of(found.user) != found.secret:
             self.end(cookie)
             return None
-        return name
+        return found.user
 
     def end(self, cookie: str | None) -> None:
         """End a session."""

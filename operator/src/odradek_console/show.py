@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from odradek_console import avro
+from odradek_console.avro import Schemas
+
 UNKNOWN: Final = "unknown"
 CUT_BYTES: Final = 1024
 """How much of a key or value a list shows."""
@@ -18,13 +21,12 @@ WHOLE_BYTES: Final = 64 * 1024
 _HEX_BYTES: Final = 512
 _ROW: Final = 16
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_REGISTRY_PREFIX: Final = 5
 _PLAIN: Final = frozenset("\t\n\r")
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Bytes as text. `kind` is null, empty, json, text, binary or avro-like; `size` in bytes.
+    """Bytes as text. `kind` is null, empty, json, text, avro, registry or binary; `size` in bytes.
 
     `note` says what else is known; `cut` whether there are more bytes than are shown.
     """
@@ -36,18 +38,22 @@ class Payload:
     note: str = ""
 
 
-def payload(content: bytes | None, most: int = CUT_BYTES) -> Payload:
-    """Return what at most `most` bytes of a key, value or header look like."""
+def payload(
+    content: bytes | None, most: int = CUT_BYTES, schemas: Schemas | None = None
+) -> Payload:
+    """Return what at most `most` bytes of a key, value or header look like.
+
+    `schemas` are those of a registry, as far as they are known; None: there is no registry.
+    """
     if content is None:
         return Payload("null", "null", 0)
     size = len(content)
     if not size:
         return Payload("empty", "empty", 0)
     cut = size > most
-    if content[0] == 0 and size > _REGISTRY_PREFIX:
-        schema = int.from_bytes(content[1:_REGISTRY_PREFIX], "big")
-        note = f"as a schema registry's clients write it: schema {schema}, not decoded"
-        return Payload("registry", _hex(content), size, size > _HEX_BYTES, note)
+    number = avro.number_of(content)
+    if number is not None:
+        return _of_registry(content, number, most, schemas)
     text = _text(content[:most], cut)
     if text is None:
         return Payload("binary", _hex(content), size, size > _HEX_BYTES)
@@ -56,6 +62,22 @@ def payload(content: bytes | None, most: int = CUT_BYTES) -> Payload:
         if pretty is not None:
             return Payload("json", pretty, size)
     return Payload("text", text, size, cut)
+
+
+def _of_registry(content: bytes, number: int, most: int, schemas: Schemas | None) -> Payload:
+    why, size = "", len(content)
+    if schemas is not None:
+        schema = schemas.get(number)
+        try:
+            if schema is None:
+                raise ValueError("too many schemas are new: load this page again")
+            text = avro.decoded(content, schema)
+            note = f"schema {number}{f' ({schema.name})' if schema.name else ''} of the registry"
+            return Payload(schema.kind.lower(), text[:most], size, len(text) > most, note)
+        except ValueError as error:
+            why = f": {error}"
+    note = f"as a schema registry's clients write it: schema {number}, not decoded{why}"
+    return Payload("registry", _hex(content), size, size > _HEX_BYTES, note)
 
 
 def _text(content: bytes, cut: bool) -> str | None:
@@ -99,6 +121,11 @@ def size(count: int | None) -> str:
 def number(count: int | None) -> str:
     """Return a number with its thousands apart."""
     return UNKNOWN if count is None else f"{count:,}".replace(",", "\u202f")
+
+
+def rate(amount: float | None) -> str:
+    """Return a rate with one digit behind the point."""
+    return UNKNOWN if amount is None else f"{amount:.1f}"
 
 
 def time_of(unix_ms: float | None) -> str:

@@ -10,8 +10,10 @@ import base64
 import binascii
 import hashlib
 import hmac
+import logging
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +25,9 @@ _BLOCK: Final = 8
 _SALT_BYTES: Final = 16
 _KEY_BYTES: Final = 32
 _MOST_BYTES: Final = 1024 * 1024
+_LOOK_S: Final = 2.0
+
+log = logging.getLogger(__name__)
 
 
 class Users:
@@ -33,11 +38,50 @@ class Users:
         # Who is unknown costs as much time as who is known.
         self._nobody = (secrets.token_bytes(_SALT_BYTES), secrets.token_bytes(_KEY_BYTES))
 
+    def secret_of(self, name: str) -> object:
+        """Return what changes with the password of a user; None if there is no such user."""
+        return self._entries.get(name)
+
     def check(self, name: str, password: str) -> bool:
         """Return whether this is the user's password; takes some 50 ms of a processor."""
         salt, key = self._entries.get(name, self._nobody)
         computed = _key(password.encode()[:MOST_PASSWORD_BYTES], salt)
         return hmac.compare_digest(computed, key) and name in self._entries
+
+
+class UsersFile:
+    """Users of a file, which is read again when it has changed. Raises ToolError at first."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._stamp = _stamp(path)
+        self._users = load(path)
+        self._looked = clock()
+
+    def current(self) -> Users:
+        """Return the users as the file has them; if it is no good now, nobody may log in."""
+        if self._clock() - self._looked < _LOOK_S:
+            return self._users
+        self._looked = self._clock()
+        stamp = _stamp(self._path)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._users = load(self._path)
+                log.info("read %s again", self._path)
+            except ToolError as error:
+                self._users = Users({})
+                log.warning("failed to read users: %s; nobody may log in", error)
+        return self._users
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 def line(name: str, password: str) -> str:

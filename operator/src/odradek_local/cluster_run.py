@@ -26,6 +26,7 @@ from odradek_local.topics import TopicMaker
 
 # The order in which processes end.
 _GENERATORS, _JOBS, _BROKERS, _ZOOKEEPER = range(4)
+_CONSOLE: Final = "console"
 # For a machine that is busy with other things; a process that ends is told at once.
 _STEP_S: Final = 900.0
 _PAUSE_S: Final = 0.1
@@ -182,8 +183,13 @@ class ClusterRun:
         found = endpoints.job_status(job.port).get("totalLag")
         return found if isinstance(found, int) else None
 
-    def await_lags(self) -> None:
-        """Wait until the jobs have measured their lag, which they do every few seconds."""
+    def await_lags_and_console(self) -> None:
+        """Wait until the jobs have measured their lag, which they do every few seconds.
+
+        The console starts meanwhile: before the first table it would take the time of others.
+        """
+        command = plan.console_command(self.resources, self.ports)
+        self._children.spawn(_CONSOLE, _GENERATORS, command, self._folder.log(_CONSOLE))
         for job in self.jobs:
             if self._children.all[f"job-{job.name}"].running:
                 self._await(
@@ -191,6 +197,8 @@ class ClusterRun:
                     f"of group {job.group}",
                     lambda job=job: self.lag(job) is not None,  # type: ignore[misc]
                 )
+        port = self.ports.console
+        self._await("Console", f"{HOST}:{port}", lambda: endpoints.console_serves(port))
 
     # --- waiting ------------------------------------------------------------------------------
 

@@ -25,9 +25,13 @@ if TYPE_CHECKING:
     from odradek_local.plan import Ports
     from odradek_local.resources import LocalResources
 
-_NEEDED: Final = ("confluent_kafka", "cramjam", "kazoo", "pyarrow", "pyspark", "re2", "yaml")
+_NEEDED: Final = (
+    *("aiohttp", "confluent_kafka", "cramjam", "fastavro", "jinja2", "kazoo"),
+    *("pyarrow", "pyspark", "re2", "yaml"),
+)
 _ZOOKEEPER_PORT: Final = 2181
 _JOBS_PORT: Final = 9410
+_CONSOLE_PORT: Final = 9480
 _KAFKA_PORT: Final = 9092
 
 _data_option = click.option(
@@ -67,7 +71,7 @@ def local(
     keep: bool,
     jars: str | None,
 ) -> None:
-    """Run ZooKeeper, brokers, topics and Spark jobs on this machine, without Kubernetes.
+    """Run ZooKeeper, brokers, topics, Spark jobs and a console here, without Kubernetes.
 
     It needs Java 17 or later, no root and no Docker. The resources are those of the operator: what
     works here can be applied to Kubernetes. Ctrl-C ends everything, and the data stay.
@@ -118,7 +122,7 @@ def _run(place: Path | None, folder: DataFolder, once: bool, keep: bool, jars: s
         run = _prepare(place, folder, jars, display, signals)
         run.start()
         run.await_tables()
-        run.await_lags()
+        run.await_lags_and_console()
         _show(run, folder, display, time.monotonic() - began)
         shown = True
         if keep:
@@ -189,6 +193,7 @@ def _choose_ports(wanted: LocalResources, display: Display) -> Ports:
         ("brokers", wanted.cluster.port, wanted.cluster.replicas),
         ("metrics of brokers", wanted.cluster.metrics_port, wanted.cluster.replicas),
         ("metrics of jobs", _JOBS_PORT, jobs),
+        ("console", _CONSOLE_PORT, 1),
     ):
         chosen, taken = ports.choose(first, count, used)
         used += chosen
@@ -197,8 +202,8 @@ def _choose_ports(wanted: LocalResources, display: Display) -> Ports:
             numbers, instead = (", ".join(map(str, one)) for one in (taken, chosen))
             verb = "is" if len(taken) == 1 else "are"
             display.note(f"port {numbers} {verb} taken; {what}: {instead}")
-    (zookeeper,), brokers, metrics, of_jobs = found
-    return Ports(zookeeper, brokers, metrics, of_jobs)
+    (zookeeper,), brokers, metrics, of_jobs, (console,) = found
+    return Ports(zookeeper, brokers, metrics, of_jobs, console)
 
 
 def _greet(
@@ -243,6 +248,7 @@ def _show(run: ClusterRun, folder: DataFolder, display: Display, seconds: float)
 
 def _addresses(run: ClusterRun) -> list[tuple[str, str]]:
     rows = [
+        ("console", f"http://{HOST}:{run.ports.console}/"),
         ("bootstrap servers", run.ports.bootstrap),
         ("ZooKeeper", run.zookeeper_connect),
         ("metrics of brokers", " ".join(_metrics_url(port) for port in run.ports.metrics)),

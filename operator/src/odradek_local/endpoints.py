@@ -27,6 +27,11 @@ def broker_is_ready(metrics_port: int) -> bool:
     return _get(metrics_port, "/readyz") is not None
 
 
+def console_serves(port: int) -> bool:
+    """Return whether the console makes a page of what the brokers tell."""
+    return _get(port, "/") is not None
+
+
 def job_status(port: int) -> dict[str, Any]:
     """Return what a driver says of itself; empty while it says nothing."""
     try:

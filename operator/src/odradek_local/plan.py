@@ -13,6 +13,7 @@ from typing import Any, Final
 from odradek_local.errors import LocalError
 from odradek_local.ports import HOST
 from odradek_local.resources import LocalGroup, LocalResources, LocalTopic
+from odradek_operator.shared.console_spec import ConsoleSpec
 
 # The folder on the volume of a job, as its resource names it.
 VOLUME: Final = "/data"
@@ -31,6 +32,7 @@ class Ports:
     brokers: tuple[int, ...]
     metrics: tuple[int, ...]
     jobs: tuple[int, ...]
+    console: int
 
     @property
     def bootstrap(self) -> str:
@@ -98,6 +100,20 @@ def datagen_command(topic: LocalTopic, ports: Ports) -> list[str]:
         *("--bootstrap-server", ports.bootstrap),
         *("--rate", str(RATE)),
         *("--iterations", _FOREVER),
+    ]
+
+
+def console_command(resources: LocalResources, ports: Ports) -> list[str]:
+    """Return the command line of the console."""
+    wanted = resources.cluster.console or ConsoleSpec()
+    registry = wanted.schema_registry
+    return [
+        *(sys.executable, "-m", "odradek_console"),
+        *("--bootstrap-server", ports.bootstrap),
+        *("--host", HOST),
+        *("--port", str(ports.console)),
+        *(() if wanted.records else ("--no-records",)),
+        *(() if registry is None else ("--schema-registry", registry)),
     ]
 
 

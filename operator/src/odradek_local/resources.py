@@ -47,6 +47,10 @@ _UNUSED: Final[Mapping[str, tuple[str, ...]]] = {
         "brokers.tolerations",
         "brokers.priorityClassName",
         "jobs",
+        "console.users",
+        "console.certificate",
+        "console.hosts",
+        "console.writable",
         # Brokers are plain, on loopback.
         "listeners",
         "authorization",

@@ -20,7 +20,7 @@ from odradek_operator.loop.resource_states import ResourceStates
 from odradek_operator.loop.resync import Resync
 from odradek_operator.loop.workqueue import WorkQueues
 from odradek_operator.shared import kube, metrics
-from odradek_operator.shared.apply import ExporterSettings, Platform, ReconcileContext
+from odradek_operator.shared.apply import Platform, ReconcileContext, WorkloadSettings
 from odradek_operator.shared.kube import Kube
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.store import ResourceStore
@@ -66,7 +66,8 @@ def read_settings(environment: Mapping[str, str]) -> OperatorSettings:
             image=require("ODRADEK_SPARK_IMAGE"),
             pull_policy=environment.get("ODRADEK_IMAGE_PULL_POLICY") or "IfNotPresent",
             pull_secrets=tuple(filter(None, secrets.split(","))),
-            exporter=_read_exporter(environment.get("ODRADEK_EXPORTER", "")),
+            exporter=_read_workload(environment, "ODRADEK_EXPORTER"),
+            console=_read_workload(environment, "ODRADEK_CONSOLE"),
             account_annotations=json.loads(
                 environment.get("ODRADEK_SPARK_ACCOUNT_ANNOTATIONS") or "{}"
             ),
@@ -79,16 +80,17 @@ def read_settings(environment: Mapping[str, str]) -> OperatorSettings:
     )
 
 
-def _read_exporter(text: str) -> ExporterSettings | None:
-    """Read the settings of lag exporters, a JSON object; empty: there are none."""
+def _read_workload(environment: Mapping[str, str], name: str) -> WorkloadSettings | None:
+    """Read the settings of lag exporters or consoles, a JSON object; empty: there are none."""
+    text = environment.get(name, "")
     if not text:
         return None
     try:
         values = json.loads(text)
         arguments = tuple(values.pop("arguments", ()))
-        return ExporterSettings(**{**values, "arguments": arguments})
+        return WorkloadSettings(**{**values, "arguments": arguments})
     except (ValueError, TypeError, AttributeError) as error:
-        raise SettingsError(f"environment variable ODRADEK_EXPORTER: {error}") from None
+        raise SettingsError(f"environment variable {name}: {error}") from None
 
 
 class Runtime:

@@ -27,10 +27,11 @@ from typing import Final, TypeAlias
 
 from odradek.net.connection_quotas import ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
+from odradek.net.handshakes import HandshakeError
 from odradek.net.inline_future import InlineFuture
 from odradek.net.pace import Pace, Transfer
 from odradek.net.sending import SLICE_BYTES, Outgoing, send_at_once
-from odradek.net.transport import HandshakeError, Transport
+from odradek.net.transport import Transport
 from odradek.protocol.primitives import LENGTH32, MalformedError
 from odradek.protocol.regions import Part, close_all, total_length
 from odradek.values import ANONYMOUS, Principal

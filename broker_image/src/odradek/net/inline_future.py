@@ -38,3 +38,9 @@ class InlineFuture(asyncio.Future[T]):
         self.remove_done_callback(wake)
         self.set_result(result)
         context.run(wake, self)
+
+
+def wake(waiter: InlineFuture[None]) -> None:
+    """Let whoever awaits it go on at once, unless it is done: a callback of the event loop."""
+    if not waiter.done():
+        waiter.settle(None)

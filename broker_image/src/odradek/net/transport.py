@@ -8,65 +8,42 @@ What TLS needs besides (`TlsTransport`). OpenSSL works between two buffers in me
 alone moves their bytes to and from the socket:
 
 - Clients may send each record of a batch as a TLS record of its own. OpenSSL would read each from a
-  socket by two system calls; so what the socket has is taken by one.
+  socket by two system calls; so what the socket has is taken by one, and whole records are passed
+  on (`tls_records`).
 - Bytes that were taken from the socket, and not asked for yet, are not seen by epoll: after a read
   that filled its buffer there is another one.
 - A write is encrypted as a whole, and may find the socket full: so a piece counts as sent when all
   of its cipher text is, and is kept until then.
 - `sendfile` would put the bytes of a file on the wire as they are. Regions are read into memory and
-  encrypted: in the event loop if the page cache has them, else in a thread.
-- Handshakes cost milliseconds and run in threads, a few at a time, each within a time limit. A peer
-  that sends nothing takes no memory of OpenSSL.
+  encrypted (`encrypted_outgoing`).
+- Handshakes may cost milliseconds and run in threads, a few at a time (`handshakes`), each within a
+  time limit. The end of one of TLS 1.3 is cheap, and stays in the event loop. A peer that sends
+  nothing takes no memory of OpenSSL.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import ssl
-from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
+from odradek.net.encrypted_outgoing import PIECE_BYTES, EncryptedOutgoing
+from odradek.net.handshakes import HandshakeError, Handshakes, cause_of
+from odradek.net.inline_future import InlineFuture, wake
 from odradek.net.sending import SLICE_BYTES, Outgoing, ignore_wait, send_all
-from odradek.protocol.regions import IN_MEMORY, Buffer, FileRegion, Part
-
-T = TypeVar("T")
+from odradek.net.tls_records import RECORD_BYTES, TAKEN_BYTES, ends_handshake, records_end
+from odradek.protocol.regions import Buffer, Part
 
 HANDSHAKE_LIMIT_S: Final = 10.0
-# Handshakes that compute or wait for a thread.
-HANDSHAKES_AT_ONCE: Final = 32
-_HANDSHAKE_THREADS: Final = 2
-# Bytes encrypted in one call: four TLS records.
-PIECE_BYTES: Final = 64 * 1024
-# Most cipher text taken from a socket in one call.
-_TAKEN_BYTES: Final = 256 * 1024
 # Most cipher text taken in one read, however fast the peer is: others wait.
-_TAKEN_A_READ: Final = 3 * _TAKEN_BYTES
+_TAKEN_A_READ: Final = 3 * TAKEN_BYTES
 # Reads of one connection in a row before the others.
 _READS_A_TURN: Final = 8
-# About one TLS record. OpenSSL's buffer of what arrives never shrinks, so it gets no more at once.
-_RECORD_BYTES: Final = 16 * 1024
 # What OpenSSL says unasked, answers to key updates for instance, waits up to this size.
 _UNASKED_BYTES: Final = 64 * 1024
-
-
-class HandshakeError(ConnectionError):
-    """A handshake failed; `cause` is one of CAUSES, the text says more."""
-
-    def __init__(self, cause: str, text: str) -> None:
-        super().__init__(text)
-        self.cause = cause
-
-
-CAUSES: Final = ("certificate", "disconnected", "no-tls", "protocol", "timeout")
-"""Why handshakes fail: the peer's certificate or ours is refused; it went away; it does not speak
-TLS; there is no common version or cipher, or the handshake is damaged; it took too long."""
-
-_NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})
 
 
 class Transport(Protocol):
@@ -145,26 +122,6 @@ def plain(sock: socket.socket) -> PlainTransport:
     return transport
 
 
-class Handshakes:
-    """The threads for the handshakes of all connections of a process."""
-
-    def __init__(self, at_once: int = HANDSHAKES_AT_ONCE) -> None:
-        self._slots = asyncio.Semaphore(at_once)
-        self._threads = ThreadPoolExecutor(_HANDSHAKE_THREADS, "tls-handshake")
-        self.failed: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
-        # Where the event loop puts cipher text for a moment, of whichever connection.
-        self.scratch = memoryview(bytearray(_TAKEN_BYTES))
-
-    async def step(self, work: Callable[[], T]) -> T:
-        """Run one step of a handshake in a thread."""
-        async with self._slots:
-            return await _run_to_end(self._threads, work)
-
-    def close(self) -> None:
-        """End the threads."""
-        self._threads.shutdown(wait=False)
-
-
 class TlsTransport:
     """A socket that speaks TLS after `handshake`; takes over `sock`.
 
@@ -192,12 +149,12 @@ class TlsTransport:
         self._unsent = memoryview(b"")  # cipher text
         # How much of the present piece is encrypted, and does not count as sent yet.
         self._owed = 0
+        self._begun = b""  # the beginning of a record, in cipher text
         self._may_have_more = False
         self._reads_soon = False
         # Why there is nothing more to decrypt, once what came before is read.
         self._end: ssl.SSLError | None = None
         self._on_readable: Callable[[], None] | None = None
-        self._room: asyncio.Future[None] | None = None
         self._closed = False
 
     # --- handshake ---
@@ -212,22 +169,28 @@ class TlsTransport:
         except ssl.SSLCertVerificationError as error:
             raise self._failure("certificate", f"TLS: {error.verify_message}") from error
         except ssl.SSLError as error:
-            raise self._failure(_cause(error), f"TLS: {error.reason or error}") from error
+            raise self._failure(cause_of(error), f"TLS: {error.reason or error}") from error
         except (OSError, ValueError) as error:
             raise self._failure("disconnected", f"TLS handshake: {error}") from error
 
     async def _shake_hands(self) -> None:
         if self._is_server:
             await self._receive_handshake()
-        tls = self._context().wrap_bio(
+        context = self._context()
+        tls = context.wrap_bio(
             self._incoming, self._outgoing, self._is_server, self._server_hostname
         )
+        shows_nothing = self._is_server and context.verify_mode == ssl.CERT_NONE
+        is_cheap = False
         while True:
             try:
-                await self._handshakes.step(tls.do_handshake)
+                if is_cheap:
+                    tls.do_handshake()
+                else:
+                    await self._handshakes.step(tls.do_handshake)
             except ssl.SSLWantReadError:
                 await self._send_handshake()
-                await self._receive_handshake()
+                is_cheap = await self._receive_handshake() and shows_nothing
             except ssl.SSLError:
                 with contextlib.suppress(OSError):
                     self._flush()  # the alert that tells the peer why
@@ -241,7 +204,7 @@ class TlsTransport:
             with contextlib.suppress(OSError):
                 self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         self._tls = tls
-        self._may_have_more = bool(self._incoming.pending)
+        self._may_have_more = bool(self._incoming.pending)  # what came with the last message
 
     async def _send_handshake(self) -> None:
         while self._unsent or self._outgoing.pending:
@@ -250,33 +213,41 @@ class TlsTransport:
             except BlockingIOError:
                 await self._await_descriptor(to_write=True)
 
-    async def _receive_handshake(self) -> None:
-        """Pass on what the peer says next. Raises ConnectionError if it has ended."""
+    async def _receive_handshake(self) -> bool:
+        """Pass on what the peer says next; return whether that is the end of TLS 1.3's handshake.
+
+        Only whole records are passed on. Raises ConnectionError if the peer has ended.
+        """
         while True:
-            await self._await_descriptor(to_write=False)
+            begun = len(self._begun)
+            taken = self._handshakes.scratch[: begun + RECORD_BYTES]
             try:
-                count = self._sock.recv_into(self._handshakes.scratch[:_RECORD_BYTES])
+                count = self._sock.recv_into(taken[begun:])
             except BlockingIOError:
+                await self._await_descriptor(to_write=False)
                 continue
             if not count:
                 raise ConnectionResetError("the peer has ended the connection")
-            self._incoming.write(self._handshakes.scratch[:count])
-            return
+            taken[:begun] = self._begun
+            self._take(taken[: begun + count], memoryview(b""))
+            if self._incoming.pending:
+                return ends_handshake(taken[: begun + count])
 
     def _failure(self, cause: str, text: str) -> HandshakeError:
         self._handshakes.failed[cause] += 1
         return HandshakeError(cause, text)
 
     async def _await_descriptor(self, *, to_write: bool) -> None:
-        ready = self._loop.create_future()
+        ready = InlineFuture[None](loop=self._loop)
         add = self._loop.add_writer if to_write else self._loop.add_reader
         remove = self._loop.remove_writer if to_write else self._loop.remove_reader
         number = self._sock.fileno()
-        add(number, _settle, ready)
+        add(number, wake, ready)
         try:
             await ready
         finally:
-            remove(number)
+            if not self._closed:
+                remove(number)
 
     def peer_certificate(self) -> bytes | None:
         """Return the certificate that the peer has proved to have, in DER."""
@@ -287,20 +258,22 @@ class TlsTransport:
     def recv_into(self, buffer: memoryview, /) -> int:
         """Return how many bytes came, 0 at the end. Raises OSError."""
         assert self._tls is not None, "no handshake"
-        found, has_ended, left = self._decrypt(buffer), False, _TAKEN_A_READ
+        found = self._decrypt(buffer) if self._may_have_more and self._end is None else 0
+        has_ended, left = False, _TAKEN_A_READ
         while found < len(buffer) and self._end is None and left > 0:
-            wanted = max(_RECORD_BYTES, min(len(buffer) - found, _TAKEN_BYTES))
+            begun = len(self._begun)
+            wanted = begun + max(RECORD_BYTES, min(len(buffer) - found, TAKEN_BYTES))
             taken = self._handshakes.scratch[:wanted]
             try:
-                count = self._sock.recv_into(taken)
+                count = self._sock.recv_into(taken[begun:])
             except BlockingIOError:
                 break
             has_ended = not count
             left -= count
-            for start in range(0, count, _RECORD_BYTES):
-                self._incoming.write(taken[start : min(start + _RECORD_BYTES, count)])
-                found += self._decrypt(buffer[found:])
-            if count < wanted:
+            if begun:
+                taken[:begun] = self._begun
+            found += self._take(taken[: begun + count], buffer[found:])
+            if begun + count < wanted:
                 break
         if self._outgoing.pending:
             self._say_unasked()
@@ -309,18 +282,34 @@ class TlsTransport:
             return found
         raise self._end or BlockingIOError
 
+    def _take(self, taken: memoryview, buffer: memoryview) -> int:
+        """Decrypt records as far as there is room; return how many bytes that gave.
+
+        What has no room waits in OpenSSL's buffer, the beginning of a record in ours: OpenSSL tells
+        by an exception that it needs more, which costs as much as to decrypt a record.
+        """
+        found = start = 0
+        while end := records_end(taken, start):
+            self._incoming.write(taken[start:end])
+            if found < len(buffer) and self._end is None:
+                found += self._decrypt(buffer[found:])
+            start = end
+        self._begun = bytes(taken[start:])
+        return found
+
     def _decrypt(self, buffer: memoryview) -> int:
-        """Decrypt what was taken from the socket; return how many bytes that gave."""
+        """Decrypt what OpenSSL has; return how many bytes that gave."""
         assert self._tls is not None
-        found = 0
+        found, size, tls, incoming = 0, len(buffer), self._tls, self._incoming
         try:
-            while found < len(buffer) and self._end is None:
-                count: int = self._tls.read(len(buffer) - found, buffer[found:])  # type: ignore[assignment]
-                found += count
+            while found < size and (incoming.pending or tls.pending()):
+                count: int = tls.read(size - found, buffer[found:])  # type: ignore[assignment]
                 if not count:
                     self._end = ssl.SSLZeroReturnError()
+                    break
+                found += count
         except ssl.SSLWantReadError:
-            pass
+            pass  # the last record was none of data
         except ssl.SSLError as error:
             self._end = error
         return found
@@ -339,15 +328,18 @@ class TlsTransport:
 
     def start_reading(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever there are bytes to read, those that we hold included."""
+        if self._closed:
+            return
         self._on_readable = callback
-        self._watch()
+        self._loop.add_reader(self._sock.fileno(), self._read)
         if self._may_have_more:
             self._read_soon()
 
     def stop_reading(self) -> None:
         """Stop calling it."""
-        self._on_readable = None
-        self._watch()
+        if self._on_readable is not None:
+            self._on_readable = None
+            self._loop.remove_reader(self._sock.fileno())
 
     def _read_soon(self) -> None:
         if not self._reads_soon:
@@ -405,48 +397,24 @@ class TlsTransport:
         budget = SLICE_BYTES
         try:
             while not outgoing.done:
-                if not outgoing.has_piece:
-                    await outgoing.take_piece()
-                try:
+                if not outgoing.has_piece and not outgoing.take_piece():
+                    await outgoing.read_piece()
+                with contextlib.suppress(BlockingIOError):
                     sent = self.send(outgoing.piece)
-                except BlockingIOError:
+                    outgoing.skip(sent)
+                    budget -= sent
+                    on_progress()
+                if outgoing.has_piece:
                     on_wait(outgoing)
-                    await self._until_room()
-                    continue
-                outgoing.skip(sent)
-                budget -= sent
-                on_progress()
-                if budget <= 0 and not outgoing.done:
+                    await self._await_descriptor(to_write=True)
+                elif budget <= 0 and not outgoing.done:
                     on_wait(outgoing)
                     await asyncio.sleep(0)
                     budget = SLICE_BYTES
         finally:
             outgoing.close()
 
-    async def _until_room(self) -> None:
-        self._room = self._loop.create_future()
-        self._watch()
-        try:
-            await self._room
-        finally:
-            self._room = None
-            self._watch()
-
     # --- the descriptor ---
-
-    def _watch(self) -> None:
-        """Let the event loop look for what reads and writes wait for."""
-        if self._closed:
-            return
-        number = self._sock.fileno()
-        if self._on_readable is not None:
-            self._loop.add_reader(number, self._read)
-        else:
-            self._loop.remove_reader(number)
-        if self._room is not None:
-            self._loop.add_writer(number, _settle, self._room)
-        else:
-            self._loop.remove_writer(number)
 
     def fileno(self) -> int:
         """Return the descriptor, to look at the connection only."""
@@ -461,8 +429,8 @@ class TlsTransport:
         """Tell the peer that nothing more comes (close_notify), and close the connection."""
         if self._closed:
             return
-        self._on_readable, self._room = None, None
-        self._watch()
+        self.stop_reading()
+        self._loop.remove_writer(self._sock.fileno())
         self._closed = True
         if self._tls is not None:
             with contextlib.suppress(ssl.SSLError):
@@ -471,135 +439,3 @@ class TlsTransport:
                 while self._unsent or self._outgoing.pending:
                     self._flush()
         self._sock.close()
-
-
-class EncryptedOutgoing(Outgoing):
-    """The unsent rest of an answer that goes through TLS, in pieces of at most PIECE_BYTES.
-
-    A piece stays the same until all of it is sent. As without TLS, what is of a region does not
-    count as held: who reads such an answer late is not closed for one piece.
-    """
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        super().__init__(parts)
-        self.piece: memoryview = memoryview(b"")
-        self._is_of_region = False
-        self._buffer: bytearray | None = None  # what is read of regions, reused
-
-    @property
-    def has_piece(self) -> bool:
-        """Return whether bytes of a piece are not sent yet."""
-        return bool(self.piece)
-
-    @property
-    def done(self) -> bool:
-        """Return whether everything is sent."""
-        return not self.piece and self._index == len(self._parts)
-
-    def held_bytes(self) -> int:
-        """Return how much memory the unsent parts take."""
-        return (0 if self._is_of_region else len(self.piece)) + super().held_bytes()
-
-    def skip(self, count: int) -> None:
-        """Note that the first bytes of the piece are sent."""
-        self.piece = self.piece[count:]
-        self.sent += count
-
-    async def take_piece(self) -> None:
-        """Take the next piece, from a thread if a disk has to be waited for.
-
-        Raises ConnectionError if a file ends before its region does.
-        """
-        part = self._parts[self._index]
-        self._is_of_region = not isinstance(part, IN_MEMORY)
-        if isinstance(part, IN_MEMORY):
-            self._take_buffers()
-            return
-        count = min(part.length - self._offset, PIECE_BYTES)
-        if self._buffer is None:
-            self._buffer = bytearray(min(part.length, PIECE_BYTES))
-        elif len(self._buffer) < count:
-            self._buffer = bytearray(PIECE_BYTES)
-        view = memoryview(self._buffer)[:count]
-        taken = _read_cached(part, self._offset, view) if count else 0
-        if count and taken is None:
-            position = self._offset
-            taken = await _run_to_end(None, lambda: _read(part, position, view))
-        if count and not taken:
-            raise ConnectionError("file ended before the region that was promised")
-        assert taken is not None
-        self.piece = view[:taken]
-        self._offset += taken
-        if self._offset == part.length:
-            self._advance()
-            part.close()
-
-    def close(self) -> None:
-        """Close the unsent regions; idempotent."""
-        self.piece = memoryview(b"")
-        super().close()
-
-    def _take_buffers(self) -> None:
-        """Take the next bytes of parts in memory; small parts make one piece."""
-        first = memoryview(self._parts[self._index])[self._offset :]  # type: ignore[arg-type]
-        if len(first) > PIECE_BYTES:
-            self.piece = first[:PIECE_BYTES]
-            self._offset += PIECE_BYTES
-            return
-        gathered, total = [first], len(first)
-        self._advance()
-        while not self.done_parts and total < PIECE_BYTES:
-            part = self._parts[self._index]
-            if not isinstance(part, IN_MEMORY) or total + len(part) > PIECE_BYTES:
-                break
-            gathered.append(memoryview(part))
-            total += len(part)
-            self._advance()
-        self.piece = first if len(gathered) == 1 else memoryview(b"".join(gathered))
-
-    @property
-    def done_parts(self) -> bool:
-        """Return whether every part went into a piece."""
-        return self._index == len(self._parts)
-
-
-def _read_cached(region: FileRegion, offset: int, view: memoryview) -> int | None:
-    """Read what the page cache has; None if the disk has to be asked."""
-    try:
-        return os.preadv(region.fd, [view], region.position + offset, os.RWF_NOWAIT)
-    except OSError:
-        # EAGAIN; or a file system that cannot tell.
-        return None
-
-
-def _read(region: FileRegion, offset: int, view: memoryview) -> int:
-    return os.preadv(region.fd, [view], region.position + offset)
-
-
-async def _run_to_end(threads: ThreadPoolExecutor | None, work: Callable[[], T]) -> T:
-    """Run work in a thread. Whoever is cancelled waits for its end: it uses what is closed then."""
-    running = asyncio.get_running_loop().run_in_executor(threads, work)
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        if not running.done():
-            await asyncio.wait({running})
-        if not running.cancelled():
-            running.exception()  # nobody else asks for it
-        raise
-
-
-def _cause(error: ssl.SSLError) -> str:
-    reason = error.reason or ""
-    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        return "disconnected"
-    if reason in _NO_TLS:
-        return "no-tls"
-    if "CERTIFICATE" in reason or "UNKNOWN_CA" in reason:
-        return "certificate"
-    return "protocol"
-
-
-def _settle(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)

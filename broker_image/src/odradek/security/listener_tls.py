@@ -7,7 +7,8 @@ import socket
 from odradek.listener_settings import TlsSettings
 from odradek.net.connection import Connection, Dispatch
 from odradek.net.frame import ProtocolViolation
-from odradek.net.transport import Handshakes, TlsTransport, Transport
+from odradek.net.handshakes import Handshakes
+from odradek.net.transport import TlsTransport, Transport
 from odradek.security import principals
 from odradek.security.tls_contexts import TlsContexts
 from odradek.values import ANONYMOUS, Principal

@@ -12,7 +12,8 @@ from odradek.config import BrokerConfig
 from odradek.net import transport as transports
 from odradek.net.client import PeerSecurity
 from odradek.net.connection import Guard
-from odradek.net.transport import Handshakes, Transport
+from odradek.net.handshakes import Handshakes
+from odradek.net.transport import Transport
 from odradek.security.authenticator import FindCredential, ListenerAuthentication
 from odradek.security.peers import ClientSecurity
 from odradek.values import ANONYMOUS, Principal

@@ -15,7 +15,8 @@ from typing import Final
 from odradek.listener_settings import SaslLogin
 from odradek.net import transport as transports
 from odradek.net.client import Ask
-from odradek.net.transport import Handshakes, TlsTransport, Transport
+from odradek.net.handshakes import Handshakes
+from odradek.net.transport import TlsTransport, Transport
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from odradek.security import scram

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from odradek.net.client import PeerClient, PeerSecurity
-from odradek.net.transport import HandshakeError
+from odradek.net.handshakes import HandshakeError
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import groups, metadata
 from odradek.protocol.messages import offsets as offset_messages

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from odradek import listener_settings, properties
 from odradek.listener_settings import TlsSettings
-from odradek.net.transport import Handshakes
+from odradek.net.handshakes import Handshakes
 from odradek.properties import ConfigError
 from odradek.security.peers import ClientSecurity
 from odradek.tools.client import Access

@@ -115,8 +115,10 @@ def observe(
 def _own(context: ReconcileContext, meta: ResourceMeta) -> dict[str, dict[str, Any]]:
     """Return the Services of exposed listeners that are this KafkaCluster's, by name."""
     selector = exposed_services.selector_text(meta.name)
+    # The API leaves kind and version out of a list's items.
+    kind = {"apiVersion": "v1", "kind": "Service"}
     return {
-        one["metadata"]["name"]: one
+        one["metadata"]["name"]: {**one, **kind}
         for one in context.kube.select("v1", "Service", meta.namespace, selector)
         if exposed_services.LISTENER_LABEL in one["metadata"].get("labels", {})
         and any(each["uid"] == meta.uid for each in one["metadata"].get("ownerReferences", ()))

@@ -11,6 +11,7 @@ from odradek.zk.operations import TransactionFailedError
 from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import (
     authority_secrets,
+    console,
     exporter,
     expose,
     listener_objects,
@@ -165,6 +166,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             *authority_secrets.conditions(prepared.authorities if prepared else (), context.now()),
             *_grow_claims(context, meta, wanted, allowed),
             *exporter.reconcile(context, body, meta, wanted),
+            *console.reconcile(context, body, meta, wanted),
         )
     view = _view(context, meta, znodes, live_set, allowed)
     if wanted.paused:

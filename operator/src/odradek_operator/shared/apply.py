@@ -30,11 +30,11 @@ _UTC_NOW: Final = partial(datetime.now, UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class ExporterSettings:
-    """The lag exporters of the installation: their image, options and pod fields.
+class WorkloadSettings:
+    """Lag exporters or consoles of the installation: their image, options and pod fields.
 
-    `arguments` are those of `python -m odradek_operator.exporter` beside ZooKeeper and port, `pod`
-    holds fields of a pod's spec (nodeSelector, tolerations), `resources` those of the container.
+    `arguments` are options beside those that a cluster's spec gives, `pod` holds fields of a pod's
+    spec (nodeSelector, tolerations), `resources` those of the container.
     """
 
     image: str
@@ -48,13 +48,14 @@ class Platform:
     """Settings of the operator's installation for all pods; `image` is that of jobs.
 
     Drivers and executors get the pull secrets by their accounts, which have these annotations.
-    Without `exporter` clusters have no lag exporter.
+    Without `exporter` clusters have no lag exporter, without `console` no console.
     """
 
     image: str
     pull_policy: str
     pull_secrets: tuple[str, ...] = ()
-    exporter: ExporterSettings | None = None
+    exporter: WorkloadSettings | None = None
+    console: WorkloadSettings | None = None
     account_annotations: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -31,12 +31,13 @@ from odradek_operator.shared import (
     passwords,
     user_znodes,
 )
-from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.apply import REFUSALS, ReconcileContext
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess, Right
 from odradek_operator.shared.kube import Kube, KubeError
-from odradek_operator.shared.objects import Object, metadata
+from odradek_operator.shared.objects import CLUSTER_LABEL, MANAGED_BY, Object, metadata
 from odradek_operator.shared.spec import ResourceMeta
+from odradek_operator.shared.status import Condition
 from odradek_operator.shared.user_znodes import FullZnodeError, OvertakenError
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
 
@@ -70,6 +71,32 @@ class ClientUser:
     changes: bool = False
 
 
+def of_cluster(
+    meta: ResourceMeta, secret: str, name: str, rights: tuple[Right, ...], *, changes: bool = False
+) -> ClientUser:
+    """Return the user of a client that a KafkaCluster has beside its brokers."""
+    labels = {"app.kubernetes.io/managed-by": MANAGED_BY, CLUSTER_LABEL: meta.name}
+    return ClientUser(meta, labels, secret, name, rights, changes)
+
+
+def reported(condition: str, work: Callable[[], None]) -> tuple[Condition, ...]:
+    """Do something for such a client; return a condition that says why it was not possible.
+
+    Raises KubeError where trying again may help.
+    """
+    try:
+        work()
+    except UnreachableError as error:
+        return (Condition(condition, False, "ZooKeeperUnreachable", str(error)),)
+    except ClientUserError as error:
+        return (Condition(condition, False, error.reason, str(error)),)
+    except KubeError as error:
+        if error.code not in REFUSALS:
+            raise
+        return (Condition(condition, False, "ApplyRejected", str(error)),)
+    return ()
+
+
 def ensure(
     context: ReconcileContext,
     zookeeper: ZooKeeper | None,
@@ -85,8 +112,8 @@ def ensure(
     if access.shows:
         raise ClientUserError(
             "CertificateNeeded",
-            f"listener {access.listener} asks clients for certificates, which lag exporters "
-            "and jobs do not have; choose a SCRAM authentication for it",
+            f"listener {access.listener} asks clients for certificates, which lag exporters, "
+            "consoles and jobs do not have; choose a SCRAM authentication for it",
         )
     ca = _authority(context.kube, access, namespace) if access.tls else ""
     meta = user.meta

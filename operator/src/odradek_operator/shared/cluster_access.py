@@ -1,4 +1,4 @@
-"""How the operator, lag exporters and jobs reach a cluster's brokers, as its spec says. Pure.
+"""How the operator, its clients and jobs reach a cluster's brokers, as its spec says. Pure.
 
 All of them use the listener of brokers. Where it asks for a name and a password, each has a user of
 its own. The Secret of an exporter or a job has what its clients need:
@@ -71,6 +71,11 @@ class ClusterAccess:
     def exporter_secret(self) -> str:
         """Name of the Secret with the user of the lag exporter."""
         return f"{self.cluster}-lag-exporter"
+
+    @property
+    def console_secret(self) -> str:
+        """Name of the Secret with the user of the console."""
+        return f"{self.cluster}-console"
 
     @property
     def is_secured(self) -> bool:
@@ -156,6 +161,16 @@ def exporter_rights() -> tuple[Right, ...]:
         (ResourcePattern(ResourceType.CLUSTER, "kafka-cluster"), AclOperation.DESCRIBE),
         (ResourcePattern(ResourceType.GROUP, WILDCARD), AclOperation.DESCRIBE),
         (ResourcePattern(ResourceType.TOPIC, WILDCARD), AclOperation.DESCRIBE),
+    )
+
+
+def console_rights(*, records: bool) -> tuple[Right, ...]:
+    """Return what the console may do: see all that it shows, and read records if it shows them."""
+    return (
+        *exporter_rights(),
+        (ResourcePattern(ResourceType.CLUSTER, "kafka-cluster"), AclOperation.DESCRIBE_CONFIGS),
+        (ResourcePattern(ResourceType.TOPIC, WILDCARD), AclOperation.DESCRIBE_CONFIGS),
+        *([(ResourcePattern(ResourceType.TOPIC, WILDCARD), AclOperation.READ)] if records else []),
     )
 
 

@@ -11,7 +11,7 @@
 | `CLUSTER-authorities` | which CAs were published, and which of them sign: `authorities` |
 | `CLUSTER-zookeeper` | what the pods of brokers mount to connect to ZooKeeper |
 | `CLUSTER-lag-exporter-zookeeper` | the same for the lag exporter, without the brokers' login |
-| `CLUSTER-lag-exporter` | see `cluster_access` |
+| `CLUSTER-lag-exporter`, `CLUSTER-console` | see `cluster_access` |
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Final
 BROKER_USER: Final = "odradek-broker"
 OPERATOR_USER: Final = "odradek-operator"
 EXPORTER_USER: Final = "odradek-lag-exporter"
+CONSOLE_USER: Final = "odradek-console"
 # In the subjects of certificates of brokers and of the operator, so that no user of the clients' CA
 # has the same.
 ORGANIZATION: Final = "odradek"

@@ -19,7 +19,8 @@ from odradek import properties, security_settings
 from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.values import TopicPartition
 from odradek.zk.consumers import TopicPattern
-from odradek_operator.shared import expose_spec, job_spec, listener_spec
+from odradek_operator.shared import console_spec, expose_spec, job_spec, listener_spec
+from odradek_operator.shared.console_spec import ConsoleSpec
 from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.listener_spec import AuthorizationSpec, ListenerSpec
@@ -152,6 +153,7 @@ class ClusterSpec:
     paused: bool
     listeners: tuple[ListenerSpec, ...] = ()
     authorization: AuthorizationSpec | None = None
+    console: ConsoleSpec | None = None
     exposed: tuple[ExposeSpec, ...] = ()
     zookeeper_authentication: ZooKeeperAuthentication | None = None
     cluster_ca: AuthoritySpec = AuthoritySpec()
@@ -363,6 +365,7 @@ def parse_cluster(body: Body) -> ClusterSpec:
         paused=spec.get("paused", False),
         listeners=listeners,
         authorization=authorization,
+        console=console_spec.parse(spec),
         exposed=exposed,
         zookeeper_authentication=_zookeeper_authentication(spec["zookeeper"]),
         cluster_ca=_authority(spec.get("clusterCa", {})),

@@ -1,0 +1,111 @@
+"""Who sees what of a console: users of a file that changes, records, and the port of probes."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from odradek_console import users
+from tests.console.running import Running
+from tests.support.broker import STEADY, Cluster, wait_until
+from tests.support.clients import create_topic
+from tests.support.ports import free_port
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), 1, STEADY) as running:
+        create_topic(running.bootstrap, "orders")
+        yield running
+
+
+def sees(console: Running, cookies: str) -> bool:
+    status, _, _ = console.call("GET", "/topics", Cookie=cookies)
+    # On a busy machine brokers may be late; that is a page, too.
+    assert status in (200, 303, 502)
+    return status != 303
+
+
+def test_who_is_taken_out_of_the_file_or_has_another_password_is_logged_out(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "users"
+    lines = {name: users.line(name, f"{name}'s") for name in ("ann", "bob", "eve")}
+    file.write_text("\n".join(lines.values()))
+    console = Running(tmp_path, cluster.bootstrap, "--users", str(file))
+    ann, bob, eve = (console.log_in(name, f"{name}'s") for name in lines)
+    assert all(sees(console, one) for one in (ann, bob, eve))
+    # Another file in its place, as the kubelet does it.
+    changed = tmp_path / "changed"
+    changed.write_text("\n".join([lines["ann"], users.line("eve", "another")]))
+    changed.rename(file)
+    wait_until(lambda: not sees(console, bob), "bob is logged out")
+    assert not sees(console, eve)
+    assert sees(console, ann)
+    assert not console.log_in("bob", "bob's")
+    assert not console.log_in("eve", "eve's")
+    assert sees(console, console.log_in("eve", "another"))
+    # A session does not come back with its user.
+    file.write_text("\n".join(lines.values()))
+    wait_until(lambda: bool(console.log_in("bob", "bob's")), "bob may log in again")
+    assert not sees(console, bob)
+    for nonsense in ("ann:nonsense", ""):
+        file.write_text(nonsense)
+        wait_until(lambda: not sees(console, ann), "nobody is logged in")
+        assert not console.log_in("ann", "ann's")
+    file.unlink()
+
+    def says_why() -> bool:
+        assert not console.log_in("ann", "ann's")
+        return "No such file" in console.log.read_text()
+
+    wait_until(says_why, "the log says why")
+    file.write_text(lines["ann"])
+    wait_until(lambda: bool(console.log_in("ann", "ann's")), "ann may log in again")
+    assert "Traceback" not in console.log.read_text()
+    console.end()
+
+
+def test_without_records_there_is_no_way_to_them(cluster: Cluster, tmp_path: Path) -> None:
+    console = Running(tmp_path, cluster.bootstrap, "--no-records")
+    page = console.page("/topics/orders")
+    assert "/records" not in page
+    assert "/tail" not in page
+    for path in ("records", "records/0/0", "records/0/0/value", "tail", "tail/events"):
+        assert console.said(f"/topics/orders/{path}", 404) == "There is no such page."
+    console.end()
+
+
+def test_the_port_of_probes_tells_nothing_else(cluster: Cluster, tmp_path: Path) -> None:
+    port = free_port()
+    console = Running(tmp_path, cluster.bootstrap, "--health-port", str(port))
+
+    def status(path: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        try:
+            connection.request("GET", path, headers={"Host": "whatever.example"})
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    assert [status(path) for path in ("/healthz", "/", "/topics", "/login")] == [200, 404, 404, 404]
+    code, said = Running.mistake(tmp_path, ["--health-port", str(port)])
+    assert (code, len(said.splitlines())) == (1, 1)
+    assert said.startswith(f"odradek: cannot listen on :{port}: ")
+    assert "address already in use" in said.lower()
+    console.end()
+
+
+def test_every_address_needs_users(cluster: Cluster, tmp_path: Path) -> None:
+    code, said = Running.mistake(tmp_path, ["--host="])
+    assert (code, "it needs --users" in said) == (2, True)
+    file = tmp_path / "users"
+    file.write_text(users.line("ann", "s3cret"))
+    console = Running(tmp_path, cluster.bootstrap, "--host=", "--users", str(file))
+    assert sees(console, console.log_in("ann", "s3cret"))
+    console.end()

@@ -1,0 +1,143 @@
+"""The reference of conditions: each reason that the operator gives, and what it says with it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.docs.literals import Scope, functions, texts
+from tests.docs.markdown import cell, code, table
+from tests.layout.sources import PACKAGES
+from tests.reconcile import statuses
+from tests.reconcile.statuses import Truth
+
+_OPERATOR = PACKAGES["odradek_operator"]
+_REASON = re.compile(r"[A-Z][a-z]+(?:[A-Z][A-Za-z]*)*")
+_KINDS = {
+    "cluster": "KafkaCluster",
+    "topic": "Topic",
+    "group": "ConsumerGroup",
+    "reassignment": "Reassignment",
+    "user": "User",
+}
+_MEANING = {
+    Truth.DONE: "Ready",
+    Truth.UNDER_WAY: "not Ready yet; the operator goes on by itself",
+    Truth.FAILED: "not Ready; somebody has to do something",
+    Truth.AT_REST: "paused on purpose",
+}
+CONDITION = "Condition"
+EVENT = "Event"
+
+
+@dataclass(slots=True)
+class Reason:
+    """One reason: the kinds whose code names it, and the messages that go with it."""
+
+    kinds: set[str] = field(default_factory=set)
+    messages: list[str] = field(default_factory=list)
+
+
+def page() -> str:
+    """Return the page."""
+    known, others, events = ready_reasons(), conditions(), _found(EVENT)
+    rows = [
+        (code(name), _MEANING[truth], ", ".join(sorted(one.kinds)), _messages(one))
+        for name, (truth, one) in sorted(known.items())
+    ]
+    of_conditions = [
+        (code(kind), code(reason), ", ".join(sorted(one.kinds)), _messages(one))
+        for (kind, reason), one in sorted(others.items())
+    ]
+    of_events = [
+        (code(name), ", ".join(sorted(one.kinds)), _messages(one))
+        for name, one in sorted(events.items())
+    ]
+    phases = [(code(phase), _MEANING[truth]) for phase, truth in statuses.PHASES.items()]
+    return f"""# Conditions and reasons
+
+Every resource has the conditions Ready, Reconciling and Stalled. Ready tells whether it is as its
+spec wants, Reconciling whether the operator is at work, and Stalled whether somebody has to do
+something first. `kubectl get -o wide` shows the reason and the message of Ready.
+[Troubleshooting](../how-to/troubleshoot.md) begins with what you see. This page is made from the
+operator's code; `...` stands for names and numbers, and several messages are separated by lines.
+
+## Reasons of Ready
+
+{table(("reason", "means", "of", "messages"), rows)}
+## Phases of a Reassignment
+
+{table(("phase", "means"), phases)}
+## Other conditions
+
+{table(("condition", "reason", "of", "messages"), of_conditions)}
+## Events
+
+{table(("event", "of", "messages"), of_events)}"""
+
+
+def _messages(one: Reason) -> str:
+    return "<br>".join(cell(text) for text in dict.fromkeys(one.messages))
+
+
+def ready_reasons() -> dict[str, tuple[Truth, Reason]]:
+    """Return each reason of Ready, with what is true of such a resource."""
+    truths = {
+        reason: truth for truth, text in statuses.REASONS.items() for reason in text.split()
+    } | dict.fromkeys(statuses.REFUSED_PLANS, Truth.FAILED)
+    found = _found(CONDITION)
+    return {reason: (truth, found.get(reason, Reason())) for reason, truth in truths.items()}
+
+
+def conditions() -> dict[tuple[str, str], Reason]:
+    """Return the conditions beside Ready, Reconciling and Stalled, each with its reasons."""
+    found: dict[tuple[str, str], Reason] = {}
+    for kind, call, scope in _calls():
+        if ast.unparse(call.func).split(".")[-1] != CONDITION or len(call.args) < 3:
+            continue
+        for type_ in texts(call.args[0], scope):
+            if type_ in ("Ready", "Reconciling", "Stalled"):
+                continue
+            for reason in texts(call.args[2], scope):
+                one = found.setdefault((type_, reason), Reason())
+                one.kinds |= kind
+                one.messages += _sentences(call.args[3] if len(call.args) > 3 else None, scope)
+    return found
+
+
+def _found(what: str) -> dict[str, Reason]:
+    """Return the reasons in calls: of Events, or of anything else but Events."""
+    found: dict[str, Reason] = {}
+    for kind, call, scope in _calls():
+        if (ast.unparse(call.func).split(".")[-1] == EVENT) != (what == EVENT):
+            continue
+        for reason, message in _pairs(call):
+            for name in texts(reason, scope):
+                if _REASON.fullmatch(name):
+                    one = found.setdefault(name, Reason())
+                    one.kinds |= kind
+                    one.messages += _sentences(message, scope)
+    return found
+
+
+def _sentences(node: ast.expr | None, scope: Scope) -> list[str]:
+    return [text for text in texts(node, scope) if not _REASON.fullmatch(text)]
+
+
+def _pairs(call: ast.Call) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    arguments = [one for one in call.args if not isinstance(one, ast.Starred)]
+    yield from zip(arguments, [*arguments[1:], None], strict=False)
+
+
+def _calls() -> Iterator[tuple[set[str], ast.Call, Scope]]:
+    for path in sorted(_OPERATOR.rglob("*.py")):
+        folder = path.relative_to(_OPERATOR).parts[0]
+        kind = {_KINDS[folder]} if folder in _KINDS else set()
+        for function, scope in functions(path):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Call):
+                    yield kind, node, scope
+                if isinstance(node, ast.Tuple):
+                    yield kind, ast.Call(ast.Name("pair"), list(node.elts), []), scope
