@@ -242,6 +242,26 @@ CASES: dict[str, Case] = {
         "warning",
         [[("odradek_authorizer_denials_total", BROKER, growing(6))]],
     ),
+    "OdradekAuthorityEnds": Case(
+        [
+            (
+                "odradek_cluster_authority_not_after_timestamp_seconds",
+                {**CLUSTER, "authority": "cluster-ca"},
+                steady(14 * 86_400),
+            )
+        ],
+        [{**CLUSTER, "authority": "cluster-ca"}],
+        "warning",
+        [
+            [
+                (
+                    "odradek_cluster_authority_not_after_timestamp_seconds",
+                    {**CLUSTER, "authority": "cluster-ca"},
+                    steady(15 * 86_400),
+                )
+            ]
+        ],
+    ),
     "OdradekCertificateExpires": Case(
         [
             (

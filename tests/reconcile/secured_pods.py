@@ -18,7 +18,9 @@ from odradek_operator.cluster.listener_plan import ListenerPlan
 from odradek_operator.shared.kube import Kube
 from tests.support.broker import wait_until
 
-_PATHS = re.compile("/etc/odradek-secrets|/etc/odradek|/var/lib/odradek|/tmp(?=/)")
+_PATHS = re.compile(
+    "/etc/odradek-secrets|/etc/odradek-zookeeper|/etc/odradek|/var/lib/odradek|/tmp(?=/)"
+)
 
 
 def texts(kube: Kube, namespace: str, name: str) -> dict[str, str]:
@@ -104,7 +106,7 @@ class PodBroker:
         self._metrics_port = metrics_port
         self._process: subprocess.Popen[bytes] | None = None
         self.log = folder / "log"
-        for name in ("config", "secrets", "data", "tmp"):
+        for name in ("config", "secrets", "zookeeper", "data", "tmp"):
             (folder / name).mkdir(parents=True)
 
     def mount(self) -> None:
@@ -119,7 +121,8 @@ class PodBroker:
             "(?m)^odradek.metrics.port=.*$", f"odradek.metrics.port={self._metrics_port}", moved
         )
         secret = texts(pods.kube, pods.namespace, f"{pods.cluster}-brokers")
-        for place, files in (("config", config), ("secrets", secret)):
+        login = texts(pods.kube, pods.namespace, f"{pods.cluster}-zookeeper")
+        for place, files in (("config", config), ("secrets", secret), ("zookeeper", login)):
             for file, text in files.items():
                 path = self._folder / place / file
                 if not path.exists() or path.read_text() != text:
@@ -139,6 +142,11 @@ class PodBroker:
             "POD_NAME": f"{self._pods.cluster}-broker-{self._number}",
             "NODE_NAME": "node",
             "ADVERTISED_HOST": self._pods.hosts[self._number],
+            **{
+                one["name"]: self._moved(one["value"])
+                for one in container["env"]
+                if one["name"] == "KAFKA_OPTS"
+            },
         }
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -163,9 +171,16 @@ class PodBroker:
             self._process.kill()
             self._process.wait()
 
+    def stop(self) -> None:
+        """End the process as a kubelet does: it hands its leaderships over first."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(timeout=60)
+
     def _moved(self, text: str) -> str:
         places = {
             "/etc/odradek-secrets": "secrets",
+            "/etc/odradek-zookeeper": "zookeeper",
             "/etc/odradek": "config",
             "/var/lib/odradek": "data",
             "/tmp": "tmp",

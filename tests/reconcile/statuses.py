@@ -56,6 +56,7 @@ REASONS = {
         UnsafeListenerChange CertificateMissing CertificateUnusable CertManagerMissing
         AuthorityUnusable SecretConflict CertificateConflict UsersTooLarge
         ListenersUnknown
+        ZooKeeperSecretMissing ZooKeeperSecretUnusable UnsafeZooKeeperChange
     """,
     Truth.AT_REST: "Paused",
 }

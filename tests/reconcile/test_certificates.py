@@ -80,7 +80,7 @@ def test_renewed_when_something_is_amiss_or_a_third_of_the_time_is_left(authorit
         whom: x509.Name = BROKER,
         days: float = 0,
     ) -> str | None:
-        return certificates.why_renew(pair, by, hosts, whom, NOW + timedelta(days=days))
+        return certificates.why_renew(pair, by.certificate, hosts, whom, NOW + timedelta(days=days))
 
     assert why() is None
     assert why(hosts=HOSTS[:2]) is None

@@ -22,7 +22,8 @@ from odradek_operator.cluster import (
 from odradek_operator.cluster.expose import Exposed
 from odradek_operator.cluster.exposed_addresses import Endpoint, Line, Reachable
 from odradek_operator.cluster.listener_objects import ListenerSetup
-from odradek_operator.cluster.secured import NotPreparedError, PreparedListeners
+from odradek_operator.cluster.own_secrets import NotPreparedError
+from odradek_operator.cluster.secured import PreparedListeners
 from odradek_operator.shared import expose_spec, listener_spec, spec, status
 from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.objects import digest

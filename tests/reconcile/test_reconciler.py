@@ -407,7 +407,7 @@ def test_sessions_of_clusters_that_moved_or_went_are_ended(monkeypatch: pytest.M
     class Session:
         away_seconds = 0.0
 
-        def __init__(self, connect: str, _guard: object) -> None:
+        def __init__(self, connect: str, *_: object) -> None:
             self._connect = connect
             metrics.SESSION_AGE.labels(connect=connect).set(0)
 

@@ -18,6 +18,7 @@ READY, STALLED, RESTING, WANTED, REGISTERED = (
     "odradek_cluster_brokers_wanted",
     "odradek_cluster_brokers_registered",
 )
+ENDS = "odradek_cluster_authority_not_after_timestamp_seconds"
 PAUSED = Condition("Paused", True, "Paused")
 
 
@@ -58,6 +59,13 @@ def test_cluster_tells_what_it_lacks_also_before_it_ever_started() -> None:
         (STALLED, "KafkaCluster", "n", "new"): 0,
         (WANTED, "n", "new"): 3,
     }
+
+
+def test_cluster_tells_when_its_authorities_end() -> None:
+    ends = {"name": "clients-ca", "notAfter": "1970-01-02T00:00:00Z", "phase": "Signing"}
+    found = series(told(cluster("c"), *status.ready("BrokersReady"), authorities=[ends]))
+    assert found[ENDS, "n", "c", "clients-ca"] == 86_400
+    assert not [key for key in series(cluster("plain")) if key[0] == ENDS]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from kazoo.exceptions import NoAuthError
 from odradek.zk.operations import Operation, TransactionFailedError
 from odradek_operator.cluster import reconcile, secured
 from odradek_operator.cluster.listener_plan import ListenerStep, wanted_plan
-from odradek_operator.cluster.secured import NotPreparedError, OutsideHosts
+from odradek_operator.cluster.own_secrets import NotPreparedError
+from odradek_operator.cluster.secured import OutsideHosts
 from odradek_operator.shared import certificates, spec
 from tests.reconcile.test_reconciler import cluster, resource
 from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context

@@ -37,6 +37,7 @@ _LONGEST_NAME: Final = 253
 _UNUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "KafkaCluster": (
         "zookeeper.connect",
+        "zookeeper.authentication",
         "brokers.hostNetwork",
         "brokers.storage",
         "brokers.rackTopologyKey",
@@ -53,6 +54,8 @@ _UNUSED: Final[Mapping[str, tuple[str, ...]]] = {
         # Brokers are plain, on loopback.
         "listeners",
         "authorization",
+        "clusterCa",
+        "clientsCa",
         "paused",
     ),
     "Topic": (

@@ -12,8 +12,9 @@ import threading
 from odradek.listener_settings import TlsSettings
 from odradek.properties import ConfigError
 from odradek.security import tls_contexts
+from odradek.zk.access_files import FileLogin
 from odradek.zk.client import ZooKeeperAccess
-from odradek.zookeeper_settings import JaasSection, ZooKeeperLogin, ZooKeeperSecurity
+from odradek.zookeeper_settings import ZooKeeperSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -21,25 +22,8 @@ logger = logging.getLogger(__name__)
 def access(settings: ZooKeeperSecurity) -> ZooKeeperAccess:
     """Return how to connect. Raises ConfigError for key stores that cannot be used."""
     context = None if settings.tls is None else _Context(settings.tls).get
-    login = None if settings.login is None else _Login(settings.login, settings.jaas).get
+    login = None if settings.login is None else FileLogin(settings.login, settings.jaas).get
     return ZooKeeperAccess(context, login, settings.set_acl)
-
-
-class _Login:
-    """The login that a JAAS file has at present; the former one while it cannot be used."""
-
-    def __init__(self, known: ZooKeeperLogin, jaas: JaasSection | None) -> None:
-        self._known = known
-        self._jaas = jaas
-
-    def get(self) -> ZooKeeperLogin:
-        """Return the login for the next connection."""
-        if self._jaas is not None:
-            try:
-                self._known = self._jaas.login() or self._known
-            except ConfigError as error:
-                logger.error("keeping the former login for ZooKeeper: %s", error)
-        return self._known
 
 
 class _Context:

@@ -43,6 +43,12 @@ def of_new(path: str, *, secured: bool) -> Sequence[ACL]:
     return [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
 
 
+def is_open(acl: ACL) -> bool:
+    """Return whether an ACL lets everybody change the znode or what is below it."""
+    writes = acl.perms & ~READ_ACL_UNSAFE[0].perms
+    return bool(writes) and (acl.id.scheme, acl.id.id) == ("world", "anyone")
+
+
 def with_parents(path: str) -> list[str]:
     """Return the paths of a znode's parents below the root, and its own, the first first."""
     parts = path.strip("/").split("/")

@@ -213,6 +213,7 @@ class Job:
     event_log: str | None = None
     migration: str | None = None
     migration_id: str | None = None
+    zookeeper_files: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, Any], ...] = ()
@@ -337,6 +338,7 @@ def parse_job(text: str, environment: Environment) -> Job:
         definition=stateful_query.definition(document),
         migration=_parse_migration(spec),
         migration_id=spec.section("migration", optional=True).text("requestId", None),
+        zookeeper_files=root.text("zookeeperFiles", None),
     )
 
 

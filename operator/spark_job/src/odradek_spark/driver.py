@@ -32,6 +32,9 @@ from kazoo.handlers.threading import KazooTimeoutError
 from pyspark.sql import SparkSession
 
 from odradek.clock import wall_ms
+from odradek.properties import ConfigError
+from odradek.zk import access_files
+from odradek.zk.client import OPEN, ZooKeeperAccess
 from odradek.zk.znodes import ZnodeError
 from odradek_spark import (
     cluster_conf,
@@ -215,13 +218,25 @@ class Driver:
     def _connect_zookeeper(self) -> KazooClient:
         try:
             client = group_znodes.connect(
-                self._job.zookeeper, self._environment.session_timeout_ms, _TOPICS_PATIENCE_S
+                self._job.zookeeper,
+                self._environment.session_timeout_ms,
+                _TOPICS_PATIENCE_S,
+                self._zookeeper_access(),
             )
         except KazooTimeoutError as error:
-            raise JobError(f"ZooKeeper at {self._job.zookeeper} does not answer") from error
+            raise JobError(
+                f"ZooKeeper at {self._job.zookeeper} does not answer: {error}"
+            ) from error
         self._closers.append(client.close)
         self._closers.append(client.stop)
         return client
+
+    def _zookeeper_access(self) -> ZooKeeperAccess:
+        folder = self._job.zookeeper_files
+        try:
+            return OPEN if folder is None else access_files.of_folder(Path(folder))
+        except ConfigError as error:
+            raise JobError(f"zookeeperFiles: {error}") from error
 
     def _start_spark(self) -> SparkSession:
         # Spark creates folders in its working directory (artifacts, spark-warehouse), and the

@@ -26,6 +26,7 @@ from kazoo.retry import KazooRetry
 
 from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
+from odradek.zk.client import OPEN, Client, ZooKeeperAccess
 from odradek.zk.consumers import TopicIncarnation
 from odradek.zk.znodes import ZnodeError
 from odradek_spark.errors import FencedError
@@ -46,18 +47,27 @@ TRANSIENT = (
 """Errors that end once ZooKeeper, or the brokers, answer again."""
 
 
-def connect(zookeeper: str, session_timeout_ms: int, start_timeout_s: float) -> KazooClient:
+def connect(
+    zookeeper: str,
+    session_timeout_ms: int,
+    start_timeout_s: float,
+    access: ZooKeeperAccess = OPEN,
+) -> KazooClient:
     """Return a started client of `host:port,.../chroot`, which reconnects by itself.
 
-    Raises KazooTimeoutError if no server answers in time.
+    Raises KazooTimeoutError, which says why, if no server lets it in in time.
     """
-    client = KazooClient(
-        hosts=zookeeper,
-        timeout=session_timeout_ms / 1000,
-        connection_retry=KazooRetry(max_tries=-1, max_delay=2.0),
+    client = Client(
+        zookeeper,
+        session_timeout_ms / 1000,
+        access,
+        retry=KazooRetry(max_tries=-1, max_delay=2.0),
         command_retry=KazooRetry(max_tries=5, max_delay=1.0),
     )
-    client.start(timeout=start_timeout_s)
+    try:
+        client.start(timeout=start_timeout_s)
+    except KazooTimeoutError as error:
+        raise KazooTimeoutError(client.failure or str(error)) from error
     return client
 
 

@@ -10,7 +10,7 @@ import logging
 from typing import Final
 
 from odradek_operator.cluster import console_objects, deployments
-from odradek_operator.shared import apply, client_users, cluster_access, kube
+from odradek_operator.shared import apply, client_users, cluster_access, kube, zookeeper_login
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.cluster_secrets import CONSOLE_USER
@@ -61,7 +61,7 @@ def _make(
         user = client_users.of_cluster(
             meta, access.console_secret, CONSOLE_USER, rights, changes=True
         )
-        zookeeper = context.zookeepers.get(wanted.zookeeper)
+        zookeeper = zookeeper_login.connected(context, body, wanted)
         client_users.ensure(context, zookeeper, access, meta.namespace, user)
     versions = ",".join(_version(context, meta, one) for one in read)
     found = console_objects.objects(meta, wanted, console, context.platform, settings, versions)
@@ -125,7 +125,7 @@ def _remove(context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: C
         return
     access = cluster_access.of_cluster(meta.name, wanted)
     if access is not None and access.mechanism is not None:
-        client_users.remove(context.zookeepers.get(wanted.zookeeper), CONSOLE_USER)
+        client_users.remove(zookeeper_login.connected(context, body, wanted), CONSOLE_USER)
     _delete_service(context, meta)
     context.kube.apply(console_objects.role(meta, None))
     context.kube.delete(live)

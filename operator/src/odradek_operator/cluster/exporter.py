@@ -6,8 +6,16 @@ import logging
 from typing import Final
 
 from odradek_operator.cluster import deployments, exporter_objects
-from odradek_operator.shared import apply, client_users, cluster_access
+from odradek_operator.cluster import objects as cluster_objects
+from odradek_operator.shared import (
+    apply,
+    client_users,
+    cluster_access,
+    cluster_secrets,
+    zookeeper_login,
+)
 from odradek_operator.shared.apply import ReconcileContext, WorkloadSettings
+from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.cluster_secrets import EXPORTER_USER
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition
@@ -45,12 +53,25 @@ def _apply(
             return
         rights = cluster_access.exporter_rights()
         user = client_users.of_cluster(meta, access.exporter_secret, EXPORTER_USER, rights)
-        zookeeper = context.zookeepers.get(wanted.zookeeper)
+        zookeeper = zookeeper_login.connected(context, body, wanted)
         client_users.ensure(context, zookeeper, access, meta.namespace, user)
-    deployment = exporter_objects.deployment(meta, wanted, context.platform, installed)
+    secret = _write_files(context, meta, wanted)
+    deployment = exporter_objects.deployment(meta, wanted, context.platform, installed, secret)
     if apply.differs(context, deployment) and apply.still_wanted(context, body):
         context.kube.apply(deployment)
         log.info("%s: applied Deployment %s", meta.name, deployment["metadata"]["name"])
+
+
+def _write_files(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec) -> str | None:
+    """Write with what the exporter connects to ZooKeeper; return the Secret, None: nothing."""
+    files = zookeeper_login.client_files(context, meta.namespace, wanted)
+    if files.problem is not None:
+        raise ClientUserError(files.problem.reason, str(files.problem))
+    if not files.needed:
+        return None
+    name = cluster_secrets.exporter_zookeeper(meta.name)
+    client_users.write_files(context, meta, cluster_objects.labels(meta), name, files.texts)
+    return name
 
 
 def _delete(context: ReconcileContext, meta: ResourceMeta) -> None:

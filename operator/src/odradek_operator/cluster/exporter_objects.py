@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from odradek_operator.cluster import deployments
-from odradek_operator.shared import cluster_access
+from odradek_operator.shared import cluster_access, zookeeper_credentials
 from odradek_operator.shared.apply import Platform, WorkloadSettings
 from odradek_operator.shared.objects import Object, scrape_annotations
 from odradek_operator.shared.spec import ClusterSpec, ResourceMeta
@@ -20,9 +20,16 @@ def exporter_name(cluster: str) -> str:
 
 
 def deployment(
-    meta: ResourceMeta, spec: ClusterSpec, platform: Platform, settings: WorkloadSettings
+    meta: ResourceMeta,
+    spec: ClusterSpec,
+    platform: Platform,
+    settings: WorkloadSettings,
+    zookeeper_secret: str | None = None,
 ) -> Object:
-    """Return the Deployment: one pod, without rights in Kubernetes."""
+    """Return the Deployment: one pod, without rights in Kubernetes.
+
+    `zookeeper_secret` has the files with which it connects to ZooKeeper; None: it needs none.
+    """
     access = cluster_access.of_cluster(meta.name, spec)
     arguments = [f"--zookeeper={spec.zookeeper}", f"--port={METRICS_PORT}", *settings.arguments]
     if access is not None:
@@ -52,5 +59,9 @@ def deployment(
     pod = deployments.pod_of(container, platform, settings)
     if access is not None:
         deployments.use_client_user(pod, access, access.exporter_secret, "--client-config")
+    if zookeeper_secret is not None:
+        path = zookeeper_credentials.MOUNT
+        arguments.append(f"--zookeeper-files={path}")
+        deployments.mount_secret(pod, "zookeeper", zookeeper_secret, path)
     annotations = scrape_annotations(METRICS_PORT)
     return deployments.deployment(meta, exporter_name(meta.name), COMPONENT, pod, annotations)

@@ -14,12 +14,13 @@ from typing import Any, Final
 
 from odradek.values import BrokerId
 from odradek.zk.znodes import BrokerRegistration
-from odradek_operator.cluster import exposed_addresses, exposed_services, listener_objects, secured
+from odradek_operator.cluster import exposed_addresses, exposed_services, listener_objects
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.exposed_addresses import Endpoint, Line, Reachable
 from odradek_operator.cluster.listener_plan import ListenerPlan
+from odradek_operator.cluster.own_secrets import ChangedError, NotPreparedError
 from odradek_operator.cluster.rollout import BrokerPod, ClusterView
-from odradek_operator.cluster.secured import NotPreparedError, OutsideHosts, PreparedListeners
+from odradek_operator.cluster.secured import OutsideHosts, PreparedListeners
 from odradek_operator.shared import apply, kube, status
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.expose_spec import ExposeSpec
@@ -142,7 +143,7 @@ def _refuse_of_others(context: ReconcileContext, meta: ResourceMeta, name: str) 
 
 def _still_wanted(context: ReconcileContext, body: Body) -> None:
     if not apply.still_wanted(context, body):
-        raise secured.ChangedError
+        raise ChangedError
 
 
 def _apply(context: ReconcileContext, wanted: Object) -> dict[str, Any]:

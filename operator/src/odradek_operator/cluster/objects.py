@@ -10,8 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from odradek_operator.cluster import listener_objects, listener_plan
+from odradek_operator.cluster import (
+    listener_objects,
+    listener_plan,
+    zookeeper_objects,
+    zookeeper_plan,
+)
 from odradek_operator.cluster.listener_objects import ListenerSetup
+from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
 from odradek_operator.shared.objects import (
     CLUSTER_LABEL,
     MANAGED_BY,
@@ -78,7 +84,11 @@ def pod_host(meta: ResourceMeta, pod: str) -> str:
     return f"{pod}.{service_name(meta.name)}.{meta.namespace}.svc"
 
 
-def server_properties(spec: ClusterSpec, setup: ListenerSetup | None = None) -> str:
+def server_properties(
+    spec: ClusterSpec,
+    setup: ListenerSetup | None = None,
+    zookeeper: ZooKeeperSetup | None = None,
+) -> str:
     """The part of server.properties that all brokers share; without `setup` in plain text."""
     plain = {"listeners": f"PLAINTEXT://:{spec.port}"}
     values = {
@@ -87,6 +97,7 @@ def server_properties(spec: ClusterSpec, setup: ListenerSetup | None = None) -> 
         **(plain if setup is None else listener_objects.settings(setup)),
         "log.dirs": f"{DATA_PATH}/data",
         "odradek.metrics.port": str(spec.metrics_port),
+        **(zookeeper.settings if zookeeper is not None else {}),
     }
     return "".join(f"{name}={_escape(text)}\n" for name, text in sorted(values.items()))
 
@@ -123,15 +134,20 @@ def desired_objects(
     replicas: int,
     evictable: bool,
     setup: ListenerSetup | None = None,
+    zookeeper: ZooKeeperSetup | None = None,
 ) -> list[Object]:
     """Return every child object, in the order in which they are applied.
 
-    `setup` are the listeners that brokers get now; None: one in plain text.
+    `setup` are the listeners that brokers get now; None: one in plain text. `zookeeper` is with
+    what they connect to ZooKeeper; None: as nobody, in plain text.
 
     `live_set` is the StatefulSet as it is: its claim templates cannot change, so they are kept.
     `evictable` is whether a drained node may take a broker away now.
     """
-    data = {"server.properties": server_properties(spec, setup), "racks": racks_file(racks)}
+    data = {
+        "server.properties": server_properties(spec, setup, zookeeper),
+        "racks": racks_file(racks),
+    }
     if setup is not None:
         data |= listener_objects.files(setup)
     return [
@@ -153,7 +169,9 @@ def desired_objects(
                 "selector": {"matchLabels": selector(meta)},
             },
         },
-        _stateful_set(meta, spec, image, pull_policy, pull_secrets, live_set, replicas, setup),
+        _stateful_set(
+            meta, spec, image, pull_policy, pull_secrets, live_set, replicas, setup, zookeeper
+        ),
     ]
 
 
@@ -189,16 +207,21 @@ def _stateful_set(
     live_set: Mapping[str, Any] | None,
     replicas: int,
     setup: ListenerSetup | None,
+    zookeeper: ZooKeeperSetup | None,
 ) -> Object:
     name = workload_name(meta.name)
     claims = live_set["spec"]["volumeClaimTemplates"] if live_set else [_claim_template(meta, spec)]
     kept = "Delete" if spec.storage.delete_claims else "Retain"
     pod = _pod_spec(meta, spec, image, pull_policy, pull_secrets, setup)
+    if zookeeper is not None:
+        _add_zookeeper(pod, zookeeper)
     # The live template may hold removed fields and additions of others, so templates are compared
     # by the hash of what was last applied.
     notes = {TEMPLATE_HASH: digest(pod)}
     if setup is not None:
         notes[listener_plan.ANNOTATION] = listener_plan.encode(setup.plan)
+    if zookeeper is not None:
+        notes[zookeeper_plan.ANNOTATION] = zookeeper_plan.encode(zookeeper.plan)
     about = {**metadata(meta, name, labels(meta)), "annotations": notes}
     return {
         "apiVersion": "apps/v1",
@@ -217,8 +240,9 @@ def _stateful_set(
                     "labels": labels(meta),
                     "annotations": {
                         # Without the settings that running brokers take (`settings`).
-                        CONFIG_HASH: digest(server_properties(_static(spec), setup)),
+                        CONFIG_HASH: digest(server_properties(_static(spec), setup, zookeeper)),
                         **(setup.annotations() if setup is not None else {}),
+                        **(zookeeper.annotations() if zookeeper is not None else {}),
                         **scrape_annotations(spec.metrics_port),
                     },
                 },
@@ -226,6 +250,13 @@ def _stateful_set(
             },
         },
     }
+
+
+def _add_zookeeper(pod: Object, zookeeper: ZooKeeperSetup) -> None:
+    (container,) = pod["containers"]
+    container["env"] += zookeeper_objects.environment(zookeeper)
+    container["volumeMounts"].append(zookeeper_objects.mount())
+    pod["volumes"].append(zookeeper_objects.volume(zookeeper.secret))
 
 
 def _claim_template(meta: ResourceMeta, spec: ClusterSpec) -> Object:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from odradek.zk.operations import TransactionFailedError
 from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import (
+    authority_secrets,
     console,
     exporter,
     expose,
@@ -18,12 +19,16 @@ from odradek_operator.cluster import (
     rollout,
     secured,
     settings,
+    zookeeper_step,
 )
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.expose import Registered
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.listener_plan import ListenerStep, LostPlanError
+from odradek_operator.cluster.own_secrets import ChangedError, NotPreparedError
 from odradek_operator.cluster.rollout import ClusterView
+from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
+from odradek_operator.cluster.zookeeper_plan import CONDITION as ZOOKEEPER_SECURED
 from odradek_operator.shared import (
     apply,
     observe,
@@ -31,6 +36,7 @@ from odradek_operator.shared import (
     status,
     status_update,
     user_znodes,
+    zookeeper_login,
 )
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.kube import KubeError
@@ -38,6 +44,7 @@ from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import Partitions
 from odradek_operator.shared.zookeeper import UnreachableError
+from odradek_operator.shared.zookeeper_login import CredentialsError
 
 STEADY_SECONDS: Final = 20.0
 BUSY_SECONDS: Final = 2.0
@@ -49,6 +56,8 @@ _SHOWN: Final = (
     "controllerId",
     "listeners",
     settings.REMEMBERED,
+    zookeeper_login.REMEMBERED,
+    "authorities",
 )
 
 log = logging.getLogger(__name__)
@@ -56,12 +65,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Znodes:
-    """What ZooKeeper holds; empty if it did not answer."""
+    """What ZooKeeper holds; empty if it did not answer. `away` says more of why."""
 
     registered: Registered
     addresses: Mapping[int, str]
     controller_id: int | None
     partitions: Partitions | None
+    away: str = ""
 
 
 def reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> float:
@@ -74,6 +84,9 @@ def reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> fl
             context, body, unreadable, status_update.remembered(body, _SHOWN)
         )
         return STEADY_SECONDS
+    except CredentialsError as error:
+        refused = NotPreparedError(error.reason, str(error))
+        return _hold(context, body, refused, (), ZOOKEEPER_SECURED)
 
 
 def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> float:
@@ -96,7 +109,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     current = live_set["spec"]["replicas"] if live_set else None
     # Read again, without the cache, whether brokers are empty before they are removed.
     fewer = current is not None and wanted.replicas < current
-    znodes = _read_znodes(context, wanted, fresh=fewer)
+    znodes = _read_znodes(context, body, wanted, fresh=fewer)
     allowed = rollout.safe_replicas(wanted.replicas, current, znodes.partitions)
     if allowed == wanted.replicas:
         # As long as a scale-down is blocked, users must see that first.
@@ -105,28 +118,39 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             spec.check_fits(wanted, sum(one >= own for one in znodes.addresses))
         except spec.InvalidSpec as error:
             return status_update.refuse(context, body, error, _SHOWN)
+    zookeeper = zookeeper_step.look(
+        context, body, wanted, live_set, lambda: _view(context, meta, znodes, live_set, allowed)
+    )
     events: list[Event] = []
     told: tuple[Condition, ...] = ()
+    signing = body.get("status", {}).get("authorities")
     if not wanted.paused:
         configured = settings.reconcile(context, body, wanted)
         if configured is None:
             return 0.0
         body, changed = configured
         events += changed
+        asked = ZOOKEEPER_SECURED
         try:
+            to_zookeeper = zookeeper_step.prepare(context, body, meta, zookeeper)
+            asked = "Secured"
             step = _listener_step(context, meta, wanted, znodes, live_set, allowed)
             exposed = expose.reconcile(context, body, meta, wanted, step.plan, allowed)
             outside = exposed.outside(znodes.registered)
             prepared = _prepare(context, body, meta, wanted, step, outside)
+            events += prepared.events if prepared else ()
             exposed, prepared = expose.complete(exposed, prepared, znodes.registered, allowed)
             evictable = rollout.may_lose_one(znodes.partitions)
             setup = prepared.setup if prepared else None
-            if not _apply_objects(context, body, meta, wanted, live_set, allowed, evictable, setup):
+            setups = (setup, to_zookeeper)
+            if not _apply_objects(
+                context, body, meta, wanted, live_set, allowed, evictable, *setups
+            ):
                 return 0.0
-        except secured.ChangedError:
+        except ChangedError:
             return 0.0
-        except secured.NotPreparedError as error:
-            return _hold(context, body, error, events)
+        except NotPreparedError as error:
+            return _hold(context, body, error, events, asked)
         except KubeError as error:
             if error.code not in apply.REFUSALS:
                 raise
@@ -136,8 +160,10 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             )
             return STEADY_SECONDS
         live_set = _live_set(context, meta)
+        signing = (authority_secrets.report(prepared.authorities) if prepared else []) or None
         told = (
             *_certificate_warnings(prepared),
+            *authority_secrets.conditions(prepared.authorities if prepared else (), context.now()),
             *_grow_claims(context, meta, wanted, allowed),
             *exporter.reconcile(context, body, meta, wanted),
             *console.reconcile(context, body, meta, wanted),
@@ -157,7 +183,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         listener_plan.wanted_plan(wanted), step, _given(live_set), view
     )
     judged, secure = expose.judge(judged, secure, exposed, znodes.registered)
-    conditions = (*judged, secure, *told)
+    conditions = (*judged, secure, *zookeeper.condition(view), *told)
     status_update.write_status(
         context,
         body,
@@ -166,6 +192,8 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             **rollout.status_fields(meta, wanted, view, allowed),
             **expose.status_fields(exposed),
             **_settings(body, wanted),
+            **zookeeper.remembered(),
+            "authorities": signing,
         },
         events,
     )
@@ -195,7 +223,7 @@ def _listener_step(
     try:
         applied = listener_plan.applied_plan(live_set)
     except LostPlanError as error:
-        raise secured.NotPreparedError("ListenersUnknown", str(error)) from None
+        raise NotPreparedError("ListenersUnknown", str(error)) from None
     if applied is None or (applied.means(target) and applied == applied.settled()):
         return listener_plan.next_step(applied, target, settled=False)
     view = _view(context, meta, znodes, live_set, allowed)
@@ -222,24 +250,28 @@ def _prepare(
     except UnreachableError as error:
         log.info("%s", error)
         text = f"ZooKeeper {wanted.zookeeper} does not answer; it has the users of brokers"
-        raise secured.NotPreparedError("ZooKeeperUnreachable", text, waits=True) from None
+        raise NotPreparedError("ZooKeeperUnreachable", text, waits=True) from None
     except (user_znodes.OvertakenError, TransactionFailedError) as error:
-        raise secured.NotPreparedError("UsersNotWritten", str(error), waits=True) from None
+        raise NotPreparedError("UsersNotWritten", str(error), waits=True) from None
     except user_znodes.FullZnodeError as error:
-        raise secured.NotPreparedError("UsersTooLarge", str(error)) from None
+        raise NotPreparedError("UsersTooLarge", str(error)) from None
 
 
 def _hold(
     context: ReconcileContext,
     body: Body,
-    error: secured.NotPreparedError,
+    error: NotPreparedError,
     events: Sequence[Event],
+    kind: str,
 ) -> float:
-    """Report what listeners lack. Brokers that run go on with what they have."""
+    """Report what listeners, or connections to ZooKeeper, lack.
+
+    Brokers that run go on with what they have.
+    """
     judge = status.progressing if error.waits else status.stalled
     conditions = (
         *judge(error.reason, str(error)),
-        Condition("Secured", False, error.reason, str(error)),
+        Condition(kind, False, error.reason, str(error)),
     )
     status_update.write_status(
         context, body, conditions, status_update.remembered(body, _SHOWN), events
@@ -262,10 +294,12 @@ def _given(live_set: Mapping[str, Any] | None) -> str | None:
     return found
 
 
-def _read_znodes(context: ReconcileContext, wanted: ClusterSpec, *, fresh: bool) -> _Znodes:
-    """Read the znodes, through the cache unless `fresh`."""
+def _read_znodes(
+    context: ReconcileContext, body: Body, wanted: ClusterSpec, *, fresh: bool
+) -> _Znodes:
+    """Read the znodes, through the cache unless `fresh`. Raises CredentialsError."""
     try:
-        zookeeper = context.zookeepers.get(wanted.zookeeper)
+        zookeeper = zookeeper_login.connected(context, body, wanted)
         reader = zookeeper if fresh else zookeeper.cached
         registered = observe.brokers(reader)
         return _Znodes(
@@ -274,9 +308,13 @@ def _read_znodes(context: ReconcileContext, wanted: ClusterSpec, *, fresh: bool)
             observe.controller(reader),
             observe.partitions(reader),
         )
+    except CredentialsError:
+        raise
     except UnreachableError as error:
         log.info("%s", error)
-        return _Znodes({}, {}, None, None)
+        # With a login there is more than one reason, which the user must know.
+        away = str(error) if wanted.zookeeper_authentication is not None else ""
+        return _Znodes({}, {}, None, None, away)
 
 
 def _settings(body: Body, wanted: ClusterSpec) -> dict[str, Any]:
@@ -300,6 +338,7 @@ def _apply_objects(
     allowed: int,
     evictable: bool,
     setup: ListenerSetup | None,
+    zookeeper: ZooKeeperSetup | None,
 ) -> bool:
     """Apply the owned objects; False if the cluster changed meanwhile and nothing was written."""
     racks = _racks(context, meta, wanted)
@@ -314,6 +353,7 @@ def _apply_objects(
         allowed,
         evictable,
         setup,
+        zookeeper,
     )
     changed = [one for one in objects if apply.differs(context, one)]
     if changed and not apply.still_wanted(context, body):
@@ -370,6 +410,7 @@ def _view(
         controller_id=znodes.controller_id,
         partitions=znodes.partitions,
         update_revision=revision if live_set and _observed(live_set) else None,
+        away=znodes.away,
     )
 
 
@@ -389,7 +430,7 @@ def _roll(
     if rollout.next_to_roll(view) is None:
         return []
     # Read again without the cache, since a replica may just have left the in-sync set.
-    znodes = _read_znodes(context, wanted, fresh=True)
+    znodes = _read_znodes(context, body, wanted, fresh=True)
     now = replace(view, controller_id=znodes.controller_id, partitions=znodes.partitions)
     broker = rollout.next_to_roll(now)
     if broker is None or broker.pod is None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from odradek_operator.cluster import listener_objects, listener_plan
+from odradek_operator.cluster import listener_objects, listener_plan, zookeeper_plan
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.listener_plan import ListenerPlan, ListenerStep
 from odradek_operator.shared import status
@@ -33,8 +33,9 @@ class BrokerPod:
 
     `trouble` is why the pod does not run, in Kubernetes' words. One that is not `own` is no pod of
     this cluster's: a Kafka broker in the same znodes, or one that was just scaled away. `listeners`
-    stands for those that it was started with (`listener_objects.HASH`). One that `moved` advertises
-    other addresses on exposed listeners than it would after a restart.
+    stands for those that it was started with (`listener_objects.HASH`), `zookeeper` for whom
+    ZooKeeper takes it (`zookeeper_plan.MARK`). One that `moved` advertises other addresses on
+    exposed listeners than it would after a restart.
     """
 
     broker_id: int
@@ -48,6 +49,7 @@ class BrokerPod:
     trouble: str | None = None
     own: bool = True
     listeners: str | None = None
+    zookeeper: str | None = None
     moved: bool = False
 
     @property
@@ -58,12 +60,16 @@ class BrokerPod:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The observed state of a cluster. `partitions` is None if ZooKeeper did not answer."""
+    """The observed state of a cluster. `partitions` is None if ZooKeeper did not answer.
+
+    `away` says why, if more is known than that.
+    """
 
     brokers: tuple[BrokerPod, ...]
     controller_id: int | None
     partitions: Partitions | None
     update_revision: str | None
+    away: str = ""
 
     @property
     def own(self) -> tuple[BrokerPod, ...]:
@@ -157,7 +163,7 @@ def judge(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition
 def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition, ...]:
     if view.partitions is None:
         return status.progressing(
-            "ZooKeeperUnreachable", f"ZooKeeper {spec.zookeeper} does not answer"
+            "ZooKeeperUnreachable", view.away or f"ZooKeeper {spec.zookeeper} does not answer"
         )
     count = f"{view.registered} of {allowed} brokers registered"
     if view.partitions.unreadable:
@@ -297,4 +303,5 @@ def _view_broker(broker_id: int, pod: Mapping[str, Any] | None, address: str | N
         terminating="deletionTimestamp" in pod["metadata"],
         trouble=pending_reason(pod),
         listeners=pod["metadata"].get("annotations", {}).get(listener_objects.HASH),
+        zookeeper=pod["metadata"].get("annotations", {}).get(zookeeper_plan.MARK),
     )

@@ -8,8 +8,6 @@ in Secrets only: no status, Event or log line has them.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import hashlib
 import ipaddress
@@ -20,42 +18,30 @@ from typing import Any, Final
 
 from odradek_operator.cluster import listener_objects
 from odradek_operator.cluster import objects as cluster_objects
+from odradek_operator.cluster.authority_secrets import AuthoritySecrets, ClusterAuthority
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.listener_plan import ListenerPlan
+from odradek_operator.cluster.own_secrets import NotPreparedError, decode
 from odradek_operator.shared import (
-    apply,
+    authorities,
     certificates,
     cluster_secrets,
     passwords,
     user_znodes,
+    zookeeper_login,
 )
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.certificates import Pair, UnusableError
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.listener_spec import TLS, ListenerSpec
-from odradek_operator.shared.objects import Object, metadata
-from odradek_operator.shared.spec import GROUP, Body, ClusterSpec, ResourceMeta
+from odradek_operator.shared.objects import metadata
+from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
+from odradek_operator.shared.status import Event
 from odradek_operator.shared.zookeeper import ZooKeeper
 
 CERT_MANAGER: Final = "cert-manager.io/v1"
 
 log = logging.getLogger(__name__)
-
-
-class NotPreparedError(Exception):
-    """Brokers cannot get these listeners now: `reason` in CamelCase, and a sentence.
-
-    `waits` says that it may come without help.
-    """
-
-    def __init__(self, reason: str, message: str, *, waits: bool = False) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.waits = waits
-
-
-class ChangedError(Exception):
-    """The KafkaCluster changed meanwhile; nothing was written for what it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +54,8 @@ class PreparedListeners:
     setup: ListenerSetup
     warnings: tuple[str, ...] = ()
     proven: frozenset[str] = frozenset()
+    authorities: tuple[ClusterAuthority, ...] = ()
+    events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +92,7 @@ def prepare(
     Raises NotPreparedError, ChangedError, KubeError, UnreachableError, ZnodeError, or what
     `user_znodes.set_password` raises.
     """
-    work = _Work(context, body, meta, plan)
+    work = _Work(context, body, meta, spec, plan)
     # Those of before stay: a pod that is made anew comes to its node again, and must not wait.
     known = sorted({*_hosts(meta, spec, pods), *work.known_hosts()})
     addresses = _addresses(spec, known)
@@ -138,7 +126,7 @@ def prepare(
         data[listener_objects.EXPOSED_HOSTS] = "".join(f"{host}\n" for host in sorted(proven))
     work.write(cluster_secrets.brokers(meta.name), data)
     work.operator_user(clients)
-    _write_users(context.zookeepers.get(spec.zookeeper), work, plan, password)
+    _write_users(zookeeper_login.connected(context, body, spec), work, plan, password)
     subjects = [
         f"{name}: {certificates.load(one.pair.certificate)[0].subject.rfc4514_string()}"
         for name, one in sorted(served.items())
@@ -146,7 +134,8 @@ def prepare(
     # Not the password, from which nobody can tell it.
     mark = hashlib.sha256(f"{meta.uid}:{password}".encode()).hexdigest()[:16]
     setup = ListenerSetup(plan, meta.name, frozenset(trusted), (mark, *subjects))
-    return PreparedListeners(setup, tuple(_warnings(served, addresses, outside)), proven)
+    warnings = tuple(_warnings(served, addresses, outside))
+    return PreparedListeners(setup, warnings, proven, tuple(work.authorities), tuple(work.events))
 
 
 def _write_users(
@@ -251,7 +240,7 @@ def _warnings(
 
 
 def _trusted(
-    plan: ListenerPlan, served: Mapping[str, _Served], clients: Pair | None
+    plan: ListenerPlan, served: Mapping[str, _Served], clients: ClusterAuthority | None
 ) -> dict[str, str]:
     """Return the trust store of each listener that has one.
 
@@ -265,7 +254,7 @@ def _trusted(
         text = served[one.name].authority
         if one.authentication == TLS:
             assert clients is not None
-            text = clients.certificate + (text if one.of_own_ca else "")
+            text = clients.bundle + (text if one.of_own_ca else "")
         if text:
             found[one.name] = text
     return found
@@ -278,140 +267,47 @@ def _pem(pair: Pair) -> str:
 # --- Secrets --------------------------------------------------------------------------------------
 
 
-def decode(secret: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the texts of a Secret; values that are none are left out."""
-    found = {}
-    for name, value in ((secret or {}).get("data") or {}).items():
-        try:
-            found[name] = base64.b64decode(value, validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError):
-            continue
-    return found
-
-
-def _encode(texts: Mapping[str, str]) -> dict[str, str]:
-    return {name: base64.b64encode(text.encode()).decode() for name, text in texts.items()}
-
-
-class _Work:
-    """The Secrets of one cluster, during one reconciliation."""
+class _Work(AuthoritySecrets):
+    """The Secrets of one cluster with listeners, during one reconciliation."""
 
     def __init__(
-        self, context: ReconcileContext, body: Body, meta: ResourceMeta, plan: ListenerPlan
+        self,
+        context: ReconcileContext,
+        body: Body,
+        meta: ResourceMeta,
+        spec: ClusterSpec,
+        plan: ListenerPlan,
     ) -> None:
-        self._context = context
-        self._body = body
-        self._meta = meta
+        super().__init__(context, body, meta)
+        self.authorities: list[ClusterAuthority] = []
+        self._spec = spec
         self._plan = plan
         self._now = context.now()
         self._operator_password = ""
-
-    def _read(self, name: str) -> dict[str, Any] | None:
-        return self._context.kube.get("v1", "Secret", self._meta.namespace, name)
-
-    def _read_own(self, name: str) -> dict[str, str]:
-        """Return the texts of a Secret of this cluster's; one of others is not touched."""
-        found = self._read(name)
-        if found is not None and not self._is_own(found):
-            self._refuse_of_resource(name, found)
-            raise NotPreparedError(
-                "SecretConflict", f"Secret {name} is not of this KafkaCluster: delete or rename it"
-            )
-        return decode(found)
-
-    def _is_own(self, found: Mapping[str, Any]) -> bool:
-        owners = found["metadata"].get("ownerReferences", ())
-        return any(one["uid"] == self._meta.uid for one in owners)
-
-    def _refuse_of_resource(self, name: str, found: Mapping[str, Any]) -> None:
-        """Raise NotPreparedError for a Secret of another resource of ours."""
-        for one in found["metadata"].get("ownerReferences", ()):
-            if not one.get("apiVersion", "").startswith(f"{GROUP}/"):
-                continue
-            if (one["kind"], one["name"]) == (self._meta.kind, self._meta.name):
-                text = f"Secret {name} is of a former KafkaCluster of this name, and goes with it"
-                raise NotPreparedError("SecretTerminating", text, waits=True)
-            text = f"Secret {name} is of {one['kind']} {one['name']}: delete or rename that"
-            raise NotPreparedError("SecretConflict", text)
-
-    def _object(self, name: str, texts: Mapping[str, str]) -> Object:
-        return {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": metadata(self._meta, name, cluster_objects.labels(self._meta)),
-            "type": "Opaque",
-            "data": _encode(texts),
-        }
-
-    def still_wanted(self) -> None:
-        """Read the KafkaCluster again before a write. Raises ChangedError."""
-        if not apply.still_wanted(self._context, self._body):
-            raise ChangedError
-
-    def write(self, name: str, texts: Mapping[str, str]) -> None:
-        """Apply a Secret if it differs."""
-        self._read_own(name)
-        self._apply(self._object(name, texts))
-
-    def _apply(self, wanted: Object) -> None:
-        if not apply.differs(self._context, wanted):
-            return
-        self.still_wanted()
-        self._context.kube.apply(wanted)
-        name = wanted["metadata"]["name"]
-        log.info("%s: applied %s %s", self._meta.name, wanted["kind"], name)
 
     def known_hosts(self) -> list[str]:
         """Return the hosts with which brokers may start so far."""
         present = self._read_own(cluster_secrets.brokers(self._meta.name))
         return present.get(listener_objects.HOSTS, "").splitlines()
 
-    def _authority(self, name: str, public: str) -> Pair:
-        """Return an authority, made where there is no Secret; a user's own is taken as it is."""
-        secret = self._read(name)
-        if secret is None:
-            pair = certificates.make_authority(name, self._now)
-            texts = {
-                cluster_secrets.CA_CERTIFICATE: pair.certificate,
-                cluster_secrets.CA_KEY: pair.key,
-            }
-            self.still_wanted()
-            # Not applied: the authority of another one who was faster is not replaced.
-            self._context.kube.create(self._object(name, texts))
-            log.info("%s: made an authority in Secret %s", self._meta.name, name)
-        else:
-            if not self._is_own(secret):
-                self._refuse_of_resource(name, secret)
-            texts = decode(secret)
-            pair = Pair(
-                texts.get(cluster_secrets.CA_CERTIFICATE, ""),
-                texts.get(cluster_secrets.CA_KEY, ""),
-            )
-            try:
-                certificates.check(pair, self._now)
-            except UnusableError as error:
-                raise NotPreparedError("AuthorityUnusable", f"Secret {name}: {error}") from None
-        if public:
-            self.write(public, {cluster_secrets.CA_CERTIFICATE: pair.certificate})
-        return pair
-
     def own_certificate(self, hosts: Sequence[str]) -> _Served | None:
         """Return the certificate by the operator's own CA; None where no listener needs one."""
         if not any(one.of_own_ca for one in self._plan.listeners):
             return None
         name = self._meta.name
-        authority = self._authority(cluster_secrets.cluster_ca(name), "")
+        authority = self.authority(authorities.CLUSTER_CA, self._spec.cluster_ca)
+        self.authorities.append(authority)
         present = self._read_own(cluster_secrets.brokers(name)).get(listener_objects.OWN_PEM, "")
         key, end, certificate = present.partition("-----END PRIVATE KEY-----\n")
         pair = Pair(certificate, key + end)
         whom = certificates.subject(f"{name}-broker", cluster_secrets.ORGANIZATION)
         why: str | None = "there is none"
         if present:
-            why = certificates.why_renew(pair, authority, hosts, whom, self._now)
+            why = authority.why_renew(pair, hosts, whom, self._now)
         if why is not None:
-            pair = self._signed(authority, whom, hosts)
+            pair = self._signed(authority.signer, whom, hosts)
             log.info("%s: signed a certificate for brokers: %s", name, why)
-        return _Served(pair, authority.certificate)
+        return _Served(pair, authority.bundle)
 
     def _signed(self, authority: Pair, whom: Any, hosts: Sequence[str] | None) -> Pair:
         try:
@@ -421,14 +317,15 @@ class _Work:
         except UnusableError as error:
             raise NotPreparedError("AuthorityUnusable", str(error)) from None
 
-    def clients_authority(self) -> Pair | None:
+    def clients_authority(self) -> ClusterAuthority | None:
         """Return the CA of users of type tls; None where no listener asks for certificates."""
         if all(one.authentication != TLS for one in self._plan.listeners):
             return None
-        name = self._meta.name
-        return self._authority(
-            cluster_secrets.clients_ca(name), cluster_secrets.clients_ca_cert(name)
-        )
+        found = self.authority(authorities.CLIENTS_CA, self._spec.clients_ca)
+        self.authorities.append(found)
+        public = cluster_secrets.clients_ca_cert(self._meta.name)
+        self.write(public, {cluster_secrets.CA_CERTIFICATE: found.bundle})
+        return found
 
     def tell_clients(self, served: Iterable[_Served]) -> None:
         """Write whom clients trust, of all listeners."""
@@ -443,7 +340,7 @@ class _Work:
         present = self._read_own(cluster_secrets.brokers(self._meta.name))
         return passwords.kept(present.get(cluster_secrets.PASSWORD, ""))
 
-    def operator_user(self, clients: Pair | None) -> None:
+    def operator_user(self, clients: ClusterAuthority | None) -> None:
         """Write with what the operator authenticates to brokers."""
         name = cluster_secrets.operator(self._meta.name)
         present = self._read_own(name)
@@ -458,8 +355,8 @@ class _Work:
                 present.get(cluster_secrets.USER_KEY, ""),
             )
             whom = certificates.subject(cluster_secrets.OPERATOR_USER, cluster_secrets.ORGANIZATION)
-            if certificates.why_renew(pair, clients, (), whom, self._now) is not None:
-                pair = self._signed(clients, whom, None)
+            if clients.why_renew(pair, (), whom, self._now) is not None:
+                pair = self._signed(clients.signer, whom, None)
             texts |= {
                 cluster_secrets.USER_CERTIFICATE: pair.certificate,
                 cluster_secrets.USER_KEY: pair.key,

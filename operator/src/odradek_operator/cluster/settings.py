@@ -17,7 +17,7 @@ from odradek.config import TopicConfig
 from odradek.dynamic_config import CLUSTER_DEFAULT, DYNAMIC_KEYS
 from odradek.zk import admin, znodes
 from odradek.zk.operations import TransactionFailedError
-from odradek_operator.shared import apply, status_update
+from odradek_operator.shared import apply, status_update, zookeeper_login
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.spec import Body, ClusterSpec
 from odradek_operator.shared.status import Event
@@ -76,7 +76,7 @@ def reconcile(
     """
     chosen = names(body, wanted)
     try:
-        zookeeper = context.zookeepers.get(wanted.zookeeper)
+        zookeeper = zookeeper_login.connected(context, body, wanted)
         found = _read(zookeeper.cached)
         if found is None:
             return body, ()

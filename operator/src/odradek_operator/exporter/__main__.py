@@ -19,7 +19,9 @@ from typing import TypeVar
 import click
 
 from odradek.http_server import HttpServer
-from odradek.properties import zookeeper_servers
+from odradek.properties import ConfigError, zookeeper_servers
+from odradek.zk import access_files
+from odradek.zk.client import OPEN
 from odradek.zk.consumers import TopicPattern
 from odradek_operator.exporter.rounds import Exporter, Filter, Options
 from odradek_operator.shared.spec import compile_re2
@@ -74,6 +76,12 @@ def _pattern(name: str, text: str) -> Callable[[Command], Command]:
     metavar="FILE",
     help="Settings of Kafka's clients: security.protocol, sasl.*, ssl.truststore.*.",
 )
+@click.option(
+    "--zookeeper-files",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="With what to connect to ZooKeeper: ca.crt, user.pem, zookeeper.jaas.",
+)
 @click.option("--listener", metavar="NAME", help="The brokers' listener; the first one by default.")
 @_pattern("--groups", "Groups to export; the expression (RE2) matches the whole name.")
 @_pattern("--exclude-groups", "Groups to leave out.")
@@ -84,6 +92,7 @@ def main(
     port: int,
     interval: int,
     client_config: Path | None,
+    zookeeper_files: Path | None,
     listener: str | None,
     groups: TopicPattern | None,
     exclude_groups: TopicPattern | None,
@@ -96,6 +105,10 @@ def main(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    try:
+        access = OPEN if zookeeper_files is None else access_files.of_folder(zookeeper_files)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="--zookeeper-files") from None
     exporter = Exporter(
         Options(
             zookeeper,
@@ -104,6 +117,7 @@ def main(
             Filter(topics, exclude_topics),
             client_config,
             listener,
+            access,
         )
     )
     try:

@@ -21,6 +21,7 @@ from odradek import lag as rule
 from odradek.http_server import HttpAnswer, HttpRequest, plain
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk import consumers, znodes
+from odradek.zk.client import OPEN, ZooKeeperAccess
 from odradek.zk.consumers import TopicPattern
 from odradek.zk.payload import ZnodeError
 from odradek_operator.exporter import coordinators, logs, page
@@ -65,7 +66,8 @@ class Options:
     """What the command line says. `zookeeper` is host:port[,host:port...][/chroot].
 
     `client_config` is a file with settings of Kafka's clients, read anew for each round, since it
-    changes with passwords and authorities; `listener` the name of the one it is for.
+    changes with passwords and authorities; `listener` the name of the one it is for. `access` is
+    how to connect to ZooKeeper.
     """
 
     zookeeper: str
@@ -74,6 +76,7 @@ class Options:
     topics: Filter = Filter()
     client_config: Path | None = None
     listener: str | None = None
+    access: ZooKeeperAccess = OPEN
 
 
 class Exporter:
@@ -88,7 +91,7 @@ class Exporter:
         self._options = options
         self._clock = clock
         self._wall = wall
-        self._pool = Pool(_refuse_writes)
+        self._pool = Pool(_refuse_writes, options.access)
         config = options.client_config
         self._security = None if config is None else SecurityFile(config)
         self._logs = Logs()

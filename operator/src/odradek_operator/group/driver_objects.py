@@ -15,7 +15,7 @@ from typing import Final
 
 from odradek_operator.group import job_account
 from odradek_operator.group.driver import DRIVER_SUFFIX, SPEC_HASH
-from odradek_operator.shared import cluster_access
+from odradek_operator.shared import cluster_access, zookeeper_credentials
 from odradek_operator.shared.apply import Platform
 from odradek_operator.shared.job_spec import BATCH_SECONDS, JobSpec
 from odradek_operator.shared.objects import (
@@ -113,6 +113,11 @@ def job_file(
     if job.brokers_secret is not None:
         value["brokersSecret"] = job.brokers_secret
         value["clientConfig"] = f"{cluster_access.MOUNT}/{cluster_access.PROPERTIES}"
+    if job.authority:
+        # The next driver trusts the CA that will sign certificates of brokers.
+        value["authorityGeneration"] = job.authority
+    if job.zookeeper_secret is not None:
+        value["zookeeperFiles"] = zookeeper_credentials.MOUNT
     if job.checkpoint_url is not None:
         base = job.checkpoint_url.rstrip("/")
         value["checkpointUrl"] = f"{base}/{meta.namespace}/{meta.name}"
@@ -267,6 +272,10 @@ def _pod_spec(meta: ResourceMeta, job: JobSpec, platform: Platform) -> Object:
     if job.brokers_secret is not None:
         path = cluster_access.MOUNT
         mounts.append({"name": "brokers", "mountPath": path, "readOnly": True})
+    if job.zookeeper_secret is not None:
+        volumes.append({"name": "zookeeper", "secret": {"secretName": job.zookeeper_secret}})
+        path = zookeeper_credentials.MOUNT
+        mounts.append({"name": "zookeeper", "mountPath": path, "readOnly": True})
     if job.credentials_secret is not None:
         volumes.append({"name": "credentials", "secret": {"secretName": job.credentials_secret}})
         path = "/etc/odradek/credentials"

@@ -42,6 +42,11 @@ def brokers_secret(meta: ResourceMeta) -> str:
     return f"{meta.name}-brokers-{meta.uid[:8]}"
 
 
+def zookeeper_secret(meta: ResourceMeta) -> str:
+    """Name of the Secret with which the driver connects to ZooKeeper."""
+    return f"{meta.name}-zookeeper-{meta.uid[:8]}"
+
+
 def limits(pod: Mapping[str, Any]) -> str:
     """Return in one line what a pod of this template consists of, other than the usual.
 

@@ -18,10 +18,15 @@ from odradek_operator.shared.spec import GroupSpec, ResourceMeta
 
 
 def with_secret(meta: ResourceMeta, job: JobSpec | None, around: GroupContext) -> JobSpec | None:
-    """Return the job, with the name of its Secret if the brokers want more than an address."""
-    if job is None or around.access is None or not around.access.is_secured:
+    """Return the job, with the names of its Secrets where more is needed than an address."""
+    if job is None:
+        return None
+    if around.zookeeper_files.needed:
+        job = replace(job, zookeeper_secret=job_account.zookeeper_secret(meta))
+    if around.access is None or not around.access.is_secured:
         return job
-    return replace(job, brokers_secret=job_account.brokers_secret(meta))
+    authority = around.authority if around.access.tls else 0
+    return replace(job, brokers_secret=job_account.brokers_secret(meta), authority=authority)
 
 
 def has_secret(job: JobSpec) -> bool:
@@ -72,11 +77,34 @@ def ensure(
     client_users.ensure(context, around.zookeeper, around.access, around.namespace, user)
 
 
+def ensure_files(
+    context: ReconcileContext,
+    meta: ResourceMeta,
+    job: JobSpec,
+    around: GroupContext,
+    labels: Mapping[str, str],
+    *,
+    starts: bool,
+) -> None:
+    """Write with what the driver connects to ZooKeeper.
+
+    Raises ClientUserError for a driver that `starts`; one that runs goes on with what it has.
+    """
+    if job.zookeeper_secret is None:
+        return
+    problem = around.zookeeper_files.problem
+    if problem is None:
+        texts = around.zookeeper_files.texts
+        client_users.write_files(context, meta, labels, job.zookeeper_secret, texts)
+    elif starts:
+        raise ClientUserError(problem.reason, str(problem))
+
+
 def remove(meta: ResourceMeta, around: GroupContext) -> None:
     """Remove the job's user and its rights; its Secret goes with its owner.
 
     Raises ClientUserError.
     """
     if around.zookeeper is None:
-        raise ClientUserError("ZooKeeperUnreachable", "ZooKeeper does not answer", waits=True)
+        raise ClientUserError("ZooKeeperUnreachable", around.cluster.away, waits=True)
     client_users.remove(around.zookeeper, cluster_access.job_user(meta.namespace, meta.name))

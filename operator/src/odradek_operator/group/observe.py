@@ -31,6 +31,7 @@ from odradek_operator.shared.spec import Body, GroupSpec
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
+from odradek_operator.shared.zookeeper_login import ClientFiles
 
 OBSERVE_SECONDS: Final = 15.0
 WAIT_SECONDS: Final = 3.0
@@ -44,7 +45,8 @@ class GroupContext:
 
     `windows` keeps the last samples of each resource, by uid. `access` is how pods reach the
     brokers of a cluster with listeners, which is in `namespace`, and `security` how the operator
-    does.
+    does. `authority` counts the CAs that brokers had. Drivers connect to ZooKeeper with
+    `zookeeper_files`.
     """
 
     cluster: ClusterState
@@ -56,6 +58,8 @@ class GroupContext:
     access: ClusterAccess | None = None
     namespace: str = ""
     security: OperatorSecurity | None = None
+    authority: int = 0
+    zookeeper_files: ClientFiles = field(default_factory=ClientFiles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ def reconcile(
         return _waits(context, body, wanted, told, OBSERVE_SECONDS)
     try:
         if around.zookeeper is None:
-            raise UnreachableError("ZooKeeper does not answer")
+            raise UnreachableError(cluster.away)
         with OperatorClient(around.endpoints, around.security) as brokers:
             uid = body["metadata"]["uid"]
             recorded = _recorded(body, wanted)

@@ -219,7 +219,7 @@ def _next_step(run: _Run, body: Body, request: Reset, pod: Object | None) -> Out
     if around.cluster.owner is not Owner.PRESENT:
         return Outcome(problem=group_conditions.judge_absent(wanted, around.cluster.owner))
     if around.zookeeper is None:
-        raise UnreachableError("ZooKeeper does not answer")
+        raise UnreachableError(around.cluster.away)
     with OperatorClient(around.endpoints, around.security) as brokers:
         view = group_observe.view_group(around.zookeeper, brokers, wanted)
         leaders = group_observe.find_leaders(around.zookeeper, wanted, view)
@@ -300,7 +300,12 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
         change = _refused_change(run, task, text) if memory.keeps_state else None
         if change is not None:
             refused = status.stalled(stateful_query.REASON, change.message)
-            former = replace(change.task, brokers_secret=task.brokers_secret)
+            former = replace(
+                change.task,
+                brokers_secret=task.brokers_secret,
+                zookeeper_secret=task.zookeeper_secret,
+                authority=task.authority,
+            )
             return _run(replace(run, wanted=change.wanted), body, former, refused)
     if addresses is None and (pod is None or _hash_of(pod) != marked) and not task.suspend:
         waiting: tuple[Condition, ...]
@@ -319,6 +324,10 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
     try:
         if decision.action is Action.CREATE and job_user.has_secret(task):
             job_user.ensure(context, meta, wanted, task, run.around, driver_objects.labels(meta))
+        if not cluster.paused:
+            starts = decision.action is Action.CREATE
+            named = driver_objects.labels(meta)
+            job_user.ensure_files(context, meta, task, run.around, named, starts=starts)
         grown = () if cluster.paused else _grow_volume(context, body, meta, task)
         events = _act(context, body, meta, task, decision, pod, made, text)
         seen = _view_job(context, body, task, decision, pod)
@@ -618,7 +627,7 @@ def _delete(
     if _remove_driver(context, meta):
         return WAIT_SECONDS
     if zookeeper is None:
-        waiting = status.progressing("ZooKeeperUnreachable", "ZooKeeper does not answer")
+        waiting = status.progressing("ZooKeeperUnreachable", cluster.away)
         status_update.write_status(context, body, waiting, {})
         return WAIT_SECONDS
     try:

@@ -28,21 +28,26 @@ from odradek_operator.reassignment import reconcile as reassignment_reconcile
 from odradek_operator.reassignment.reconcile import ReassignmentContext
 from odradek_operator.shared import (
     apply,
+    authorities,
     client_users,
     cluster_access,
+    cluster_secrets,
     kube,
     metrics,
     observe,
     spec,
+    zookeeper_login,
 )
 from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.authorities import CLUSTER_CA
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.spec import API_VERSION, Body, ClusterKey
+from odradek_operator.shared.spec import API_VERSION, Body, ClusterKey, ClusterSpec
 from odradek_operator.shared.store import ResourceKey, ResourceStore
 from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
+from odradek_operator.shared.zookeeper_login import ClientFiles, CredentialsError
 from odradek_operator.topic import batch as topic_batch
 from odradek_operator.topic.table import TableContext
 from odradek_operator.user import plan as user_plan
@@ -73,6 +78,8 @@ class _ClusterContext:
     namespace: str = ""
     registered: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
     access: ClusterAccess | None = None
+    wanted: ClusterSpec | None = None
+    authority: int = 0
 
     @property
     def listener(self) -> str | None:
@@ -163,11 +170,13 @@ class Reconciler:
         state = ClusterState(owner, paused=wanted.paused, reachable=False, expected=wanted.replicas)
         access = cluster_access.of_cluster(name, wanted)
         try:
-            zookeeper = self.context.zookeepers.get(wanted.zookeeper)
+            zookeeper = zookeeper_login.connected(self.context, body, wanted)
             registered = observe.brokers(zookeeper.cached)
         except UnreachableError as error:
             log.info("failed to read brokers of %s/%s: %s; retrying", namespace, name, error)
-            return _ClusterContext(state, body, namespace=namespace, access=access)
+            if isinstance(error, CredentialsError):
+                state = replace(state, away=str(error))
+            return _ClusterContext(state, body, namespace=namespace, access=access, wanted=wanted)
         state = replace(
             state,
             reachable=True,
@@ -178,7 +187,15 @@ class Reconciler:
             default_replication_factor=wanted.default_replication_factor if valid else None,
         )
         return _ClusterContext(
-            state, body, zookeeper, wanted.zookeeper, namespace, registered, access
+            state,
+            body,
+            zookeeper,
+            wanted.zookeeper,
+            namespace,
+            registered,
+            access,
+            wanted,
+            self._authority(namespace, access),
         )
 
     def _not_permitted(self, body: Body | None) -> _ClusterContext:
@@ -189,7 +206,8 @@ class Reconciler:
         wanted = spec.parse_cluster(_without_config(body))
         if wanted.listeners:
             with contextlib.suppress(UnreachableError):
-                found = replace(found, zookeeper=self.context.zookeepers.get(wanted.zookeeper))
+                zookeeper = zookeeper_login.connected(self.context, body, wanted)
+                found = replace(found, zookeeper=zookeeper)
         return found
 
     def _settled_seconds(self, namespace: str, cluster: str, ids: frozenset[BrokerId]) -> float:
@@ -289,12 +307,33 @@ class Reconciler:
             cluster.access,
             cluster.namespace,
             self._security(cluster),
+            cluster.authority,
+            self._client_files(cluster),
         )
         works = {
             key: partial(self._group, around, body, by_group.get(_group_of(body), []))
             for key, body in batch.items()
         }
         return self._run_all(namespace, works)
+
+    def _authority(self, namespace: str, access: ClusterAccess | None) -> int:
+        """Return how many CAs followed the first, of those that are published. Raises KubeError."""
+        if access is None or not access.tls:
+            return 0
+        api = self.context.kube
+        kept = api.get("v1", "Secret", namespace, cluster_secrets.authorities(access.cluster))
+        state = authorities.decode(cluster_access.field(kept, authorities.key_of(CLUSTER_CA)))
+        if state is None or not state.generation:
+            return 0
+        public = api.get("v1", "Secret", namespace, access.ca_secret)
+        known = cluster_access.field(public, cluster_secrets.CA_CERTIFICATE)
+        return state.generation - (state.newest.certificate not in known)
+
+    def _client_files(self, cluster: _ClusterContext) -> ClientFiles:
+        """Return with what jobs connect to ZooKeeper."""
+        if cluster.wanted is None:
+            return ClientFiles()
+        return zookeeper_login.client_files(self.context, cluster.namespace, cluster.wanted)
 
     def _security(self, cluster: _ClusterContext) -> OperatorSecurity | None:
         """Return what the operator's connections to the brokers need; None: nothing."""

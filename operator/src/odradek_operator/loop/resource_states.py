@@ -50,6 +50,11 @@ class ResourceStates(Collector):
             "Registered brokers per cluster; absent while ZooKeeper does not answer.",
             labels=place,
         )
+        ends = GaugeMetricFamily(
+            "odradek_cluster_authority_not_after_timestamp_seconds",
+            "When the newest CA of a cluster ends, in seconds since 1970.",
+            labels=[*place, "authority"],
+        )
         bodies = [body for kind in KIND_ORDER for body in self._store.select(kind)]
         acting = {one: self._acts_in(one) for one in {_namespace(body) for body in bodies}}
         for body in bodies:
@@ -67,7 +72,10 @@ class ResourceStates(Collector):
                 count = body.get("status", {}).get("replicas")
                 if count is not None:
                     registered.add_metric([namespace, name], count)
-        return ready, stalled, resting, wanted, registered
+                for one in body.get("status", {}).get("authorities") or ():
+                    when = spec.parse_time(one["notAfter"]).timestamp()
+                    ends.add_metric([namespace, name, one["name"]], when)
+        return ready, stalled, resting, wanted, registered, ends
 
 
 def _namespace(body: Body) -> str:

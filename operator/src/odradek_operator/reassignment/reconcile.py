@@ -99,7 +99,7 @@ class _Pass:
             return self._wait(owner.reason, f"KafkaCluster {self.wanted.cluster} is {owner.value}")
         zookeeper = self.around.zookeeper
         if zookeeper is None:
-            return self._wait("ZooKeeperUnreachable", "ZooKeeper does not answer")
+            return self._wait("ZooKeeperUnreachable", self.around.cluster.away)
         if self.around.cluster.paused:
             self.flags = replace(self.flags, paused=True)
             return self._wait("Paused", "the KafkaCluster is paused")

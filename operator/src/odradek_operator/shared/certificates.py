@@ -55,8 +55,8 @@ def subject(common_name: str, organization: str | None = None) -> x509.Name:
     return x509.Name(parts)
 
 
-def make_authority(common_name: str, now: datetime) -> Pair:
-    """Make a new authority, valid for ten years."""
+def make_authority(common_name: str, now: datetime, valid: timedelta = AUTHORITY_VALID) -> Pair:
+    """Make a new authority, valid for ten years where nothing else is said."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = subject(common_name)
     usage = x509.KeyUsage(
@@ -71,7 +71,7 @@ def make_authority(common_name: str, now: datetime) -> Pair:
         decipher_only=False,
     )
     certificate = (
-        _builder(name, name, key.public_key(), now, now + AUTHORITY_VALID)
+        _builder(name, name, key.public_key(), now, now + valid)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA256())
@@ -129,13 +129,15 @@ def _sign(
 
 
 def why_renew(
-    pair: Pair, authority: Pair, hosts: Collection[str], whom: x509.Name, now: datetime
+    pair: Pair, authority: str, hosts: Collection[str], whom: x509.Name, now: datetime
 ) -> str | None:
-    """Return why a certificate must be signed anew; None: it serves for a while yet."""
+    """Return why a certificate must be signed anew; None: it serves for a while yet.
+
+    `authority` is the certificate of the one that should have signed it.
+    """
     try:
         own = check(pair, now)
-        issuer, _ = _authority(authority)
-        own.verify_directly_issued_by(issuer)
+        own.verify_directly_issued_by(load(authority)[0])
     except UnusableError as error:
         return str(error)
     except (ValueError, TypeError, InvalidSignature):
@@ -156,7 +158,7 @@ def is_due(certificate: str, now: datetime) -> bool:
     return own.not_valid_after_utc - now < span * _RENEWED_AT
 
 
-def check(pair: Pair, now: datetime) -> x509.Certificate:
+def check(pair: Pair, now: datetime, *, may_have_ended: bool = False) -> x509.Certificate:
     """Return the first certificate of a pair that brokers can serve with. Raises UnusableError."""
     own = load(pair.certificate)[0]
     try:
@@ -166,7 +168,7 @@ def check(pair: Pair, now: datetime) -> x509.Certificate:
         raise UnusableError("its key cannot be read, or is encrypted") from None
     if key.public_key() != own.public_key():
         raise UnusableError("its key does not fit its certificate")
-    if own.not_valid_after_utc <= now:
+    if own.not_valid_after_utc <= now and not may_have_ended:
         raise UnusableError(f"its certificate ended on {own.not_valid_after_utc:%Y-%m-%d}")
     if own.not_valid_before_utc > now + _SKEW:
         raise UnusableError(f"its certificate begins on {own.not_valid_before_utc:%Y-%m-%d}")

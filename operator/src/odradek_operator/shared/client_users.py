@@ -7,6 +7,7 @@ properties would have to quote is replaced.
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,7 +35,7 @@ from odradek_operator.shared.apply import REFUSALS, ReconcileContext
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess, Right
 from odradek_operator.shared.kube import Kube, KubeError
-from odradek_operator.shared.objects import CLUSTER_LABEL, MANAGED_BY, Object
+from odradek_operator.shared.objects import CLUSTER_LABEL, MANAGED_BY, Object, metadata
 from odradek_operator.shared.spec import ResourceMeta
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.user_znodes import FullZnodeError, OvertakenError
@@ -158,9 +159,34 @@ def _is_own(meta: ResourceMeta, live: Object) -> bool:
     return any(one["uid"] == meta.uid for one in live["metadata"].get("ownerReferences", ()))
 
 
+def write_files(
+    context: ReconcileContext,
+    meta: ResourceMeta,
+    labels: Mapping[str, str],
+    name: str,
+    texts: Mapping[str, str],
+) -> None:
+    """Make a Secret of `meta` have these texts and no others. Raises ClientUserError, KubeError."""
+    live = context.kube.get("v1", "Secret", meta.namespace, name)
+    if live is not None and not _is_own(meta, live):
+        raise ClientUserError(
+            "ResourceConflict", f"Secret {name} exists and does not belong to {meta.name}"
+        )
+    encoded = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+    wanted: Object = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(meta, name, labels),
+        "type": "Opaque",
+        "data": encoded,
+    }
+    _write(context, wanted, live)
+
+
 def _write(context: ReconcileContext, wanted: Object, live: Object | None) -> None:
     if live is not None:
-        if kube.differs(wanted, live):
+        former = (live.get("data") or {}).keys() - wanted["data"].keys()
+        if former or kube.differs(wanted, live):
             context.kube.apply(wanted)
         return
     try:

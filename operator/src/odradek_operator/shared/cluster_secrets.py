@@ -8,6 +8,9 @@
 | `CLUSTER-clients-ca-cert` | `ca.crt` |
 | `CLUSTER-brokers` | what the pods of brokers mount |
 | `CLUSTER-operator` | `username`, `password`; `user.crt`, `user.key` |
+| `CLUSTER-authorities` | which CAs were published, and which of them sign: `authorities` |
+| `CLUSTER-zookeeper` | what the pods of brokers mount to connect to ZooKeeper |
+| `CLUSTER-lag-exporter-zookeeper` | the same for the lag exporter, without the brokers' login |
 | `CLUSTER-lag-exporter`, `CLUSTER-console` | see `cluster_access` |
 """
 
@@ -60,3 +63,18 @@ def brokers(cluster: str) -> str:
 def operator(cluster: str) -> str:
     """Name of the Secret with the operator's own user."""
     return f"{cluster}-operator"
+
+
+def zookeeper(cluster: str) -> str:
+    """Name of the Secret with which brokers connect to ZooKeeper."""
+    return f"{cluster}-zookeeper"
+
+
+def exporter_zookeeper(cluster: str) -> str:
+    """Name of the Secret with which the lag exporter connects to ZooKeeper."""
+    return f"{cluster}-lag-exporter-zookeeper"
+
+
+def authorities(cluster: str) -> str:
+    """Name of the Secret with the phases of the CAs."""
+    return f"{cluster}-authorities"

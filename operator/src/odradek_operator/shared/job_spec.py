@@ -25,7 +25,9 @@ class JobSpec:
     `executors` is the least number with which the job runs as asked for. `instances` is the number
     that a running job follows; None if Spark chooses it, or a property fixes it. Keys of the Secret
     `storage_secret` become environment of driver and executors. `ui`: Spark's UI has a Service.
-    `brokers_secret`, of no spec, has what they need to connect to brokers that want more than that.
+    `brokers_secret`, of no spec, has what they need to connect to brokers that want more than that,
+    `zookeeper_secret` what the driver needs to connect to ZooKeeper. `authority` counts the CAs of
+    the brokers: clients of a job read whom they trust only when it starts.
     """
 
     cores: int
@@ -51,6 +53,8 @@ class JobSpec:
     additions: PodAdditions
     raw: Mapping[str, Any]
     brokers_secret: str | None = None
+    zookeeper_secret: str | None = None
+    authority: int = 0
 
 
 def parse(job: Mapping[str, Any]) -> JobSpec:

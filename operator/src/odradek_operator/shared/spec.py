@@ -106,6 +106,26 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
+class ZooKeeperAuthentication:
+    """Where the login for ZooKeeper is: names of Secrets beside the KafkaCluster.
+
+    `clients_secret` is for lag exporters and jobs, which have no login without it.
+    """
+
+    secret: str
+    clients_secret: str | None = None
+    set_acl: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AuthoritySpec:
+    """For how long a CA is made, and how long before its end the next one is."""
+
+    validity_days: int = 3650
+    renewal_days: int = 60
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSpec:
     """A KafkaCluster as wanted.
 
@@ -135,6 +155,9 @@ class ClusterSpec:
     authorization: AuthorizationSpec | None = None
     console: ConsoleSpec | None = None
     exposed: tuple[ExposeSpec, ...] = ()
+    zookeeper_authentication: ZooKeeperAuthentication | None = None
+    cluster_ca: AuthoritySpec = AuthoritySpec()
+    clients_ca: AuthoritySpec = AuthoritySpec()
 
     @property
     def dynamic(self) -> dict[str, str]:
@@ -344,6 +367,25 @@ def parse_cluster(body: Body) -> ClusterSpec:
         authorization=authorization,
         console=console_spec.parse(spec),
         exposed=exposed,
+        zookeeper_authentication=_zookeeper_authentication(spec["zookeeper"]),
+        cluster_ca=_authority(spec.get("clusterCa", {})),
+        clients_ca=_authority(spec.get("clientsCa", {})),
+    )
+
+
+def _authority(raw: Mapping[str, Any]) -> AuthoritySpec:
+    known = AuthoritySpec()
+    return AuthoritySpec(
+        raw.get("validityDays", known.validity_days), raw.get("renewalDays", known.renewal_days)
+    )
+
+
+def _zookeeper_authentication(zookeeper: Mapping[str, Any]) -> ZooKeeperAuthentication | None:
+    found = zookeeper.get("authentication")
+    if found is None:
+        return None
+    return ZooKeeperAuthentication(
+        found["secretName"], found.get("clientsSecretName"), found.get("setAcl", True)
     )
 
 

@@ -67,13 +67,14 @@ class ClusterState:
     """What all topics of a cluster share. `brokers` maps registered ids to racks.
 
     `settled_seconds` is how long the set of registered brokers has not changed. `reachable` False:
-    ZooKeeper did not answer, and nothing else here means anything. The defaults are None while the
-    cluster's spec is invalid.
+    ZooKeeper did not answer, or nobody can log in, as `away` says, and nothing else here means
+    anything. The defaults are None while the cluster's spec is invalid.
     """
 
     owner: Owner
     paused: bool = False
     reachable: bool = True
+    away: str = "ZooKeeper does not answer"
     brokers: Mapping[BrokerId, str | None] = field(default_factory=dict)
     expected: int = 0
     settled_seconds: float = 0.0

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from kazoo.client import KazooClient, KazooState
+from kazoo.client import KazooState
 from kazoo.exceptions import KazooException, NoAuthError, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
-from odradek.zk import operations
+from odradek.zk import acls, operations
+from odradek.zk.client import OPEN, Client, ZooKeeperAccess
+from odradek.zookeeper_settings import ZooKeeperLogin
 from odradek_operator.shared import metrics
 from odradek_operator.shared.znode_cache import CachedZnodes
 
@@ -32,6 +35,8 @@ CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 10.0
 # A client that has had no connection for so long is replaced: kazoo's may have died unnoticed.
 GIVEN_UP_SECONDS: Final = 60.0
+# Nobody asked for a session for so long: its cluster has another login now.
+IDLE_SECONDS: Final = 600.0
 # Requests under way at once; more only fills ZooKeeper's queue.
 _BATCH: Final = 500
 
@@ -45,7 +50,7 @@ class UnreachableError(Exception):
 
 
 class RefusedError(UnreachableError):
-    """ZooKeeper does not let the operator write a znode: its ACL is for others."""
+    """ZooKeeper does not let the operator read or write a znode: its ACL is for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +80,23 @@ class ZnodeReader(Protocol):
 
 
 class ZooKeeper:
-    """One session, made when first used and renewed by kazoo."""
+    """One session, made when first used and renewed by kazoo. With `set_acl` it secures znodes."""
 
-    def __init__(self, connect: str, guard: Callable[[], None]) -> None:
+    def __init__(
+        self, connect: str, guard: Callable[[], None], access: ZooKeeperAccess = OPEN
+    ) -> None:
         self.connect = connect
+        self.set_acl = access.set_acl
+        self.asked_at = time.monotonic()
+        self._access = access
         self._guard = guard
         self._connected_at: float | None = None
         self.away_since: float | None = time.monotonic()
-        self._client: Any = KazooClient(
-            hosts=connect,
-            timeout=SESSION_SECONDS,
-            connection_retry=KazooRetry(max_tries=-1, max_delay=2.0),
+        self._client: Any = Client(
+            connect,
+            SESSION_SECONDS,
+            access,
+            retry=KazooRetry(max_tries=-1, max_delay=2.0),
         )
         self.cached: CachedZnodes[Znode] = CachedZnodes(self.read, self.children)
         self._client.add_listener(self._on_state)
@@ -121,7 +132,8 @@ class ZooKeeper:
         until = time.monotonic() + CONNECT_SECONDS
         while not self._client.connected:
             if time.monotonic() > until:
-                raise UnreachableError(f"no connection to {self.connect}")
+                why = f": {self._client.failure}" if self._client.failure else ""
+                raise UnreachableError(f"no connection to {self.connect}{why}")
             time.sleep(0.05)
 
     def read(self, paths: Iterable[str], watch: Watch | None = None) -> dict[str, Znode | None]:
@@ -156,7 +168,7 @@ class ZooKeeper:
         self._guard()
         metrics.WRITES.labels(target="zookeeper").inc()
         try:
-            operations.commit(self._client, wanted)
+            operations.commit(self._client, wanted, set_acl=self.set_acl)
         except operations.TransactionFailedError as error:
             if isinstance(error.error, NoAuthError):
                 raise self._refused(error.operation.path) from error
@@ -178,17 +190,18 @@ class ZooKeeper:
             for path in paths:
                 names = path.strip("/").split("/")
                 for depth in range(len(names)):
+                    one = "/" + "/".join(names[: depth + 1])
                     with contextlib.suppress(NodeExistsError):
-                        self._client.create("/" + "/".join(names[: depth + 1]), None)
+                        self._client.create(one, None, acls.of_new(one, secured=self.set_acl))
         except (KazooException, KazooTimeoutError) as error:
             raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
 
     def _create_chroot(self) -> None:
         hosts, _, chroot = self.connect.partition("/")
-        client = KazooClient(hosts=hosts, timeout=SESSION_SECONDS)
+        client = Client(hosts, SESSION_SECONDS, replace(self._access, set_acl=self.set_acl))
         try:
             client.start(CONNECT_SECONDS)
-            client.ensure_path(f"/{chroot}")
+            client.ensure(f"/{chroot}")
         finally:
             client.stop()
             client.close()
@@ -204,6 +217,16 @@ class ZooKeeper:
         except (KazooException, KazooTimeoutError) as error:
             raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
 
+    def secured(self, paths: Iterable[str]) -> dict[str, bool]:
+        """Return, for each of the paths that exist, whether not everybody may write there."""
+        answers = [(path, self._client.get_acls_async(path)) for path in paths]
+        found = {path: self._wait(answer) for path, answer in answers}
+        return {
+            path: not any(acls.is_open(one) for one in answer[0])
+            for path, answer in found.items()
+            if answer is not None
+        }
+
     def _refused(self, path: str) -> RefusedError:
         return RefusedError(f"{self.connect}: the ACL of znodes does not let me write {path}")
 
@@ -212,6 +235,9 @@ class ZooKeeper:
             return answer.get(timeout=ANSWER_SECONDS)
         except NoNodeError:
             return None
+        except NoAuthError as error:
+            text = f"{self.connect}: the ACL of znodes does not let me read them"
+            raise RefusedError(text) from error
         except (KazooException, KazooTimeoutError) as error:
             raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
 
@@ -228,44 +254,100 @@ def _batches(paths: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterLogin:
+    """With what the operator connects to the ZooKeeper of one cluster.
+
+    `key` stands for whose it is, and for what must stay while a session is open. A session takes
+    another `access` with its next connection.
+    """
+
+    key: Hashable
+    access: ZooKeeperAccess
+
+
+class _Renewed:
+    """The newest access of a session: it counts for the connections to come."""
+
+    def __init__(self, newest: ZooKeeperAccess) -> None:
+        self.newest = newest
+
+    def context(self) -> ssl.SSLContext:
+        assert self.newest.context is not None
+        return self.newest.context()
+
+    def login(self) -> ZooKeeperLogin:
+        assert self.newest.login is not None
+        return self.newest.login()
+
+    def access(self) -> ZooKeeperAccess:
+        first = self.newest
+        return ZooKeeperAccess(
+            None if first.context is None else self.context,
+            None if first.login is None else self.login,
+            first.set_acl,
+        )
+
+
 class Pool:
-    """One ZooKeeper session per connect string, shared by all work queues."""
+    """One ZooKeeper session per connect string, shared by all work queues.
 
-    def __init__(self, guard: Callable[[], None]) -> None:
+    A cluster with a login has sessions of its own: nobody else's may use what its login may do.
+    """
+
+    def __init__(self, guard: Callable[[], None], access: ZooKeeperAccess = OPEN) -> None:
         self._guard = guard
+        self._access = access
         self._lock = threading.Lock()
-        self._open: dict[str, ZooKeeper] = {}
+        self._open: dict[tuple[str, Hashable], tuple[ZooKeeper, _Renewed]] = {}
 
-    def get(self, connect: str) -> ZooKeeper:
+    def get(self, connect: str, login: ClusterLogin | None = None) -> ZooKeeper:
         """Return a connected ZooKeeper, raising UnreachableError where it does not answer."""
+        access = self._access if login is None else login.access
+        key = (connect, None if login is None else login.key)
         with self._lock:
-            found = self._open.get(connect)
-            if found is not None and found.away_since is None:
-                return found
-            if found is not None and found.away_seconds > GIVEN_UP_SECONDS:
-                log.warning("%s: no connection for too long; opening a new session", connect)
-                # Closing may take a while.
-                threading.Thread(target=found.close, name="given-up", daemon=True).start()
-                found = None
+            found, renewed = self._open.get(key, (None, _Renewed(access)))
+            renewed.newest = access
+            if found is not None:
+                found.asked_at = time.monotonic()
+                found.set_acl = access.set_acl
+                if found.away_since is None:
+                    return found
+                if found.away_seconds > GIVEN_UP_SECONDS:
+                    log.warning("%s: no connection for too long; opening a new session", connect)
+                    # Closing may take a while.
+                    threading.Thread(target=found.close, name="given-up", daemon=True).start()
+                    found = None
             if found is None:
-                found = self._open[connect] = ZooKeeper(connect, self._guard)
+                found = ZooKeeper(connect, self._guard, renewed.access())
+                self._open[key] = (found, renewed)
         found.require()
         return found
 
     def sessions(self) -> dict[str, float]:
         """Return the age in seconds of the session with each ensemble; 0 without one."""
+        ages: dict[str, float] = {}
         with self._lock:
-            return {connect: one.session_seconds for connect, one in sorted(self._open.items())}
+            for (connect, _), (one, _) in sorted(self._open.items(), key=lambda item: item[0][0]):
+                ages[connect] = max(ages.get(connect, 0.0), one.session_seconds)
+        return ages
 
     def keep(self, wanted: Callable[[], AbstractSet[str]]) -> None:
         """End the sessions that no cluster wants any more: it is gone, or has moved.
 
         `wanted` is asked while nobody can open one, so that none is closed that was just opened.
         """
+        oldest = time.monotonic() - IDLE_SECONDS
         with self._lock:
-            unwanted = self._open.keys() - wanted()
-            closing = [self._open.pop(connect) for connect in unwanted]
-            for connect in unwanted:
+            kept = wanted()
+            unwanted = [
+                key
+                for key, (one, _) in self._open.items()
+                if key[0] not in kept or (key[1] is not None and one.asked_at < oldest)
+            ]
+            closing = [self._open.pop(key)[0] for key in unwanted]
+            left = {connect for connect, _ in self._open}
+            for connect in {connect for connect, _ in unwanted} - left:
                 metrics.SESSION_AGE.remove(connect)
         for one in closing:
             one.close()
@@ -273,6 +355,6 @@ class Pool:
     def close(self) -> None:
         """End all sessions."""
         with self._lock:
-            for one in self._open.values():
+            for one, _ in self._open.values():
                 one.close()
             self._open.clear()

@@ -108,7 +108,7 @@ def _before_looking(spec: TopicSpec, cluster: ClusterState) -> TopicPlan | None:
         text = f"KafkaCluster {spec.cluster} is {cluster.owner.value}"
         return _waiting(cluster.owner.reason, text, {}, requeue_after=10.0)
     if not cluster.reachable:
-        return _waiting("ZooKeeperUnreachable", "ZooKeeper does not answer", {}, requeue_after=5.0)
+        return _waiting("ZooKeeperUnreachable", cluster.away, {}, requeue_after=5.0)
     return None
 
 
@@ -444,9 +444,7 @@ def plan_deletion(
     if spec.paused or cluster.paused:
         return _paused(Condition("Synced", False, "Paused", "deletion is pending"), shown, ())
     if not cluster.reachable:
-        return _waiting(
-            "ZooKeeperUnreachable", "ZooKeeper does not answer", shown, requeue_after=5.0
-        )
+        return _waiting("ZooKeeperUnreachable", cluster.away, shown, requeue_after=5.0)
     if view.assignment is None and not view.deletion_requested:
         owned = known_incarnation is not None
         event = Event("TopicDeleted", f"deleted topic {spec.topic} and its data")

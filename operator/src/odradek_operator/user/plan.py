@@ -85,7 +85,7 @@ def refuse(wanted: UserSpec, cluster: UserCluster) -> tuple[Condition, ...] | No
         )
         return status.stalled("SuperUser", text)
     if not state.reachable:
-        return status.progressing("ZooKeeperUnreachable", "ZooKeeper does not answer")
+        return status.progressing("ZooKeeperUnreachable", state.away)
     return None
 
 

@@ -248,7 +248,7 @@ def _delete(
             _tell(
                 context,
                 body,
-                status.progressing("ZooKeeperUnreachable", "ZooKeeper does not answer"),
+                status.progressing("ZooKeeperUnreachable", state.away),
             )
             return AWAY_SECONDS
         text = f"what user {user} has in ZooKeeper was not removed: {why}"

@@ -7,8 +7,17 @@ from datetime import datetime
 
 from cryptography import x509
 
-from odradek_operator.shared import certificates, cluster_secrets, kube, passwords, status
+from odradek_operator.shared import (
+    authorities,
+    certificates,
+    cluster_access,
+    cluster_secrets,
+    kube,
+    passwords,
+    status,
+)
 from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.authorities import CLIENTS_CA, AuthorityState
 from odradek_operator.shared.certificates import Pair
 from odradek_operator.shared.cluster_secrets import CA_CERTIFICATE
 from odradek_operator.shared.kube import KubeError
@@ -79,7 +88,8 @@ def _look_at_certificate(
     subject, now = certificates.subject(meta.name), context.now()
     try:
         authority = secret.read_authority(found)
-        why = None if live is None else _why_renew(live, authority, subject, now)
+        state = _state(context, meta, wanted.cluster, authority)
+        why = None if live is None else _why_renew(live, state, subject, now)
         if live is not None and why is None:
             return SecretPlan(meta.name)
         pair = certificates.sign_client(authority, subject, now)
@@ -98,15 +108,29 @@ def _look_at_certificate(
     return SecretPlan(meta.name, wanted=built, event=event)
 
 
-def _why_renew(live: Object, authority: Pair, subject: x509.Name, now: datetime) -> str | None:
+def _state(
+    context: ReconcileContext, meta: ResourceMeta, cluster: str, present: Pair
+) -> AuthorityState:
+    """Return in which phase the authority is; that of an operator before there were phases."""
+    name = cluster_secrets.authorities(cluster)
+    kept = cluster_access.field(
+        context.kube.get("v1", "Secret", meta.namespace, name), authorities.key_of(CLIENTS_CA)
+    )
+    return authorities.decode(kept) or authorities.first_state(present)
+
+
+def _why_renew(
+    live: Object, state: AuthorityState, subject: x509.Name, now: datetime
+) -> str | None:
     data = live.get("data", {})
     for one in (secret.STORE, secret.STORE_PASSWORD):
         if not data.get(one):
             return f"the Secret has no {one}"
     try:
-        if secret.value(live, CA_CERTIFICATE) != authority.certificate:
+        known = (state.signing.strip(), state.newest.certificate.strip())
+        if secret.value(live, CA_CERTIFICATE).strip() not in known:
             return "the authority is another one"
-        return certificates.why_renew(secret.read_pair(live), authority, (), subject, now)
+        return authorities.why_renew(state, secret.read_pair(live), (), subject, now)
     except secret.UnusableSecretError as error:
         return str(error)
 
