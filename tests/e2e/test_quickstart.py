@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Installed
+from tests.support import dashboards
 from tests.support.clients import login
 from tests.support.kubectl import Kubectl, KubectlError, eventually
 
@@ -22,6 +23,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 
 LOG_DIR = "/var/lib/odradek/data"
+# Panels of what the quickstart lacks: metrics of its ZooKeeper, and groups at the coordinator.
+WITHOUT_SERIES = re.compile(
+    r'app_kubernetes_io_component="zookeeper"|odradek_groups\b|odradek_group_generation\b'
+)
 
 
 def kcat(bootstrap: str, *arguments: str, stdin: str | None = None) -> str:
@@ -115,6 +120,25 @@ def test_prometheus_scrapes_brokers_operator_and_job(kubectl: Kubectl) -> None:
         eventually(told, f"a lag series for each of the six partitions by {component}")
     eventually(lambda: len(query("odradek_broker_info")) == 3, "a series of each broker")
     eventually(lambda: query('{__name__=~"odradek_operator_.+"}'), "series of the operator")
+
+
+def test_every_panel_of_the_dashboards_answers(kubectl: Kubectl) -> None:
+    wanted = {
+        f"{name}: {panel}: {expression}": dashboards.concrete(expression)
+        for name, board in dashboards.dashboards().items()
+        for panel, expression in dashboards.queries(board)
+    }
+    found = {place: ask_prometheus(kubectl, one) for place, one in wanted.items()}
+    expected = {place for place in wanted if not WITHOUT_SERIES.search(place)}
+    assert len(expected) > 80
+
+    def all_answer() -> bool:
+        empty = sorted(place for place in expected if not found[place])
+        found.update({place: ask_prometheus(kubectl, wanted[place]) for place in empty})
+        assert all(found[place] for place in empty), empty
+        return True
+
+    eventually(all_answer, "every panel has series", 300, 2)
 
 
 @pytest.mark.parametrize(
