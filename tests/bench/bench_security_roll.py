@@ -23,7 +23,7 @@ from tests.support import security_roll
 from tests.support.broker import wait_until
 from tests.support.security_roll import LAST_STEP, PARTITIONS, PLAIN_STEP, Roll
 
-ROUNDS = 3
+BROKERS, ROUNDS = 3, 3
 USUAL = "usual, plain"
 STEPS: Mapping[str, int] = {
     USUAL: PLAIN_STEP,
@@ -49,7 +49,7 @@ def gaps_s() -> dict[str, float]:
     found: dict[str, float] = {}
     with (
         tempfile.TemporaryDirectory() as folder,
-        security_roll.three_plain_brokers(Path(folder)) as roll,
+        security_roll.plain_brokers(Path(folder), BROKERS) as roll,
     ):
         bootstrap = roll.cluster.bootstrap
         roll.make_users()

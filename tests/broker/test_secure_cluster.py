@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support import certificates, security_roll
 from tests.support.broker import STEADY, Cluster, wait_until
+from tests.support.sampling import how_many
 from tests.support.secure_broker import SecureBroker, jaas
 from tests.support.traffic import Traffic
 
@@ -85,7 +86,7 @@ def connections_to(address: str) -> int:
 
 def test_rolling_restarts_go_from_plain_to_sasl_over_tls_with_acls(tmp_path: Path) -> None:
     """The steps of docs/security.md, while clients write and read all the time."""
-    with security_roll.three_plain_brokers(tmp_path) as roll:
+    with security_roll.plain_brokers(tmp_path, how_many(2, full=3)) as roll:
         cluster = roll.cluster
         roll.make_users()
         with Traffic(cluster, security_roll.OF_PLAIN) as plain:

@@ -47,6 +47,7 @@ from tests.support.secure_broker import SecureBroker
 NAMESPACE = "dashboards"
 NAMES = ("cluster", "groups", "jobs", "topics")
 TOPIC, STRICT, GROUP = "seen", "strict", "readers"
+SECURED = "secured"
 METRIC = re.compile(r"\b(?:odradek|kafka)_\w+|\boutstanding_requests\b")
 
 
@@ -129,13 +130,22 @@ def driver() -> Iterator[MetricsEndpoint]:
 
 
 def resources(connect: str) -> list[dict[str, Any]]:
+    """The cluster with its job, and another one, which has authorities."""
     servers, _, chroot = connect.partition("/")
-    specs: dict[str, Any] = {
-        "KafkaCluster": {
+    specs: dict[tuple[str, str], Any] = {
+        ("KafkaCluster", "main"): {
             "zookeeper": {"connect": servers, "chroot": f"/{chroot}"},
             "brokers": {"replicas": 1},
         },
-        "ConsumerGroup": {
+        ("KafkaCluster", SECURED): {
+            "zookeeper": {"connect": servers, "chroot": f"/{chroot}/{SECURED}"},
+            "brokers": {"replicas": 1},
+            "listeners": [
+                {"name": "internal", "port": 9093, "tls": True}
+                | {"authentication": {"type": "scram-sha-512"}}
+            ],
+        },
+        ("ConsumerGroup", "main"): {
             "clusterRef": {"name": "main"},
             "topics": [TOPIC],
             "job": {"suspend": True, "sink": {"console": {}}, "volume": {"size": "1Gi"}},
@@ -145,10 +155,10 @@ def resources(connect: str) -> list[dict[str, Any]]:
         {
             "apiVersion": "odradek.io/v1alpha1",
             "kind": kind,
-            "metadata": {"name": "main"},
+            "metadata": {"name": name},
             "spec": spec,
         }
-        for kind, spec in specs.items()
+        for (kind, name), spec in specs.items()
     ]
 
 
@@ -186,6 +196,8 @@ def prometheus(
         operator = Operator(api_server, NAMESPACE, directory / "operator.log", "operator-0")
         stack.enter_context(operator)
         kubectl = QuickKubectl(api_server.kubectl, api_server.kubeconfig, NAMESPACE)
+        with cluster.zookeeper.client() as znodes:
+            znodes.ensure_path(f"/{SECURED}")
         for one in resources(cluster.zookeeper.connect):
             kubectl.apply(one)
 

@@ -1,4 +1,4 @@
-"""Three brokers that go from a plain listener to SASL over TLS with ACLs, by rolling restarts.
+"""Brokers that go from a plain listener to SASL over TLS with ACLs, by rolling restarts.
 
 The steps are those of docs/security.md, "From plain to TLS, SASL and ACLs".
 """
@@ -155,14 +155,13 @@ class _PlainAtFirst(MovingBroker):
 
 
 @contextmanager
-def three_plain_brokers(folder: Path) -> Iterator[Roll]:
-    """Run three brokers with topics whose records two of three replicas must have."""
+def plain_brokers(folder: Path, count: int) -> Iterator[Roll]:
+    """Run brokers with topics that have a replica on each, of which one may be away."""
     own = certificates.Authority(folder).issue("broker", ["127.0.0.1"])
     settings = {
         **STEADY,
         **own.settings(),
-        "default.replication.factor": "3",
-        "offsets.topic.replication.factor": "3",
+        "offsets.topic.replication.factor": str(count),
         "offsets.topic.num.partitions": "1",
         "sasl.enabled.mechanisms": MECHANISM,
         "sasl.mechanism.inter.broker.protocol": MECHANISM,
@@ -172,9 +171,10 @@ def three_plain_brokers(folder: Path) -> Iterator[Roll]:
         "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",
         "super.users": f"User:ANONYMOUS;User:{BROKERS}",
     }
-    with Cluster(folder, 3, settings, kind=_PlainAtFirst) as cluster:
+    with Cluster(folder, count, settings, kind=_PlainAtFirst) as cluster:
         roll = Roll(cluster, own)
         admin = AdminClient({**roll.plain(), **QUIET})
         for topic in TOPICS:
-            make_topic(admin, NewTopic(topic, PARTITIONS, 3, config={"min.insync.replicas": "2"}))
+            config = {"min.insync.replicas": str(count - 1)}
+            make_topic(admin, NewTopic(topic, PARTITIONS, count, config=config))
         yield roll

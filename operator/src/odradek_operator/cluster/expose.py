@@ -136,9 +136,9 @@ def _refuse_of_others(context: ReconcileContext, meta: ResourceMeta, name: str) 
     former = any((one["kind"], one["name"]) == (meta.kind, meta.name) for one in owners)
     if former:
         text = f"Service {name} is of a former KafkaCluster of this name, and goes with it"
-    else:
-        text = f"Service {name} is not of this KafkaCluster: delete it, or rename the listener"
-    raise NotPreparedError("ServiceConflict", text, waits=former)
+        raise NotPreparedError("ServiceTerminating", text, waits=True)
+    text = f"Service {name} is not of this KafkaCluster: delete it, or rename the listener"
+    raise NotPreparedError("ServiceConflict", text)
 
 
 def _still_wanted(context: ReconcileContext, body: Body) -> None:

@@ -204,6 +204,11 @@ def proves(text: str, host: str) -> bool:
         return host in found or f"*.{rest}" in found
 
 
+def check_authority(pair: Pair) -> None:
+    """Check that an authority can sign. Raises UnusableError."""
+    _authority(pair)
+
+
 def _authority(pair: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     certificate = load(pair.certificate)[0]
     try:

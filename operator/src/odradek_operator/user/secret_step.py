@@ -88,6 +88,8 @@ def _look_at_certificate(
     subject, now = certificates.subject(meta.name), context.now()
     try:
         authority = secret.read_authority(found)
+        # Told as soon as it is so, not when the certificate has to be signed anew.
+        certificates.check_authority(authority)
         state = _state(context, meta, wanted.cluster, authority)
         why = None if live is None else _why_renew(live, state, subject, now)
         if live is not None and why is None:
