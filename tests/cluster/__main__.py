@@ -29,7 +29,10 @@ def _cluster(where: Paths, nodes: Sequence[Node], *, on_docker: bool) -> None:
         builtin.up(nodes, where, [])
 
 
-def _images(where: Paths, nodes: Sequence[Node], *, on_docker: bool, names: list[str]) -> None:
+def _images(
+    where: Paths, nodes: Sequence[Node], *, on_docker: bool, names: list[str]
+) -> Sequence[str]:
+    """Build images, and load them where there is a cluster; return those that changed there."""
     known = {image.name: image for image in images.IMAGES}
     if unknown := set(names) - set(known):
         raise ClusterError(f"no image {sorted(unknown)[0]}; there are {', '.join(known)}")
@@ -37,12 +40,10 @@ def _images(where: Paths, nodes: Sequence[Node], *, on_docker: bool, names: list
     running = where.kubeconfig.exists() and control.answers(where)
     if on_docker:
         kind.build_all(where, wanted)
-        changed = kind.load_all(where, wanted) if running else []
-    else:
-        host.ensure(host.BUILD_PACKAGES, where)
-        images.build_all(where, wanted)
-        changed = images.load_all(where, nodes, wanted) if running else []
-    deploy.restart(where, changed)
+        return kind.load_all(where, wanted) if running else []
+    host.ensure(host.BUILD_PACKAGES, where)
+    images.build_all(where, wanted)
+    return images.load_all(where, nodes, wanted) if running else []
 
 
 def _volumes(where: Paths, *, on_docker: bool) -> None:
@@ -108,8 +109,15 @@ def _dispatch(arguments: argparse.Namespace, where: Paths) -> None:
                 lambda: tools.ensure(where, tools.BUILTIN_TOOLS), lambda: images.build_all(where)
             )
             builtin.up(nodes, where, images.IMAGES)
-        _images(where, nodes, on_docker=on_docker, names=[])
-        deploy.up(where)
+        changed = _images(where, nodes, on_docker=on_docker, names=[])
+        # The chart first: it has the rights that a new operator needs.
+        deploy.install(where)
+        deploy.restart(where, changed)
+        deploy.report(where)
+
+    def build_images() -> None:
+        names = getattr(arguments, "names", [])
+        deploy.restart(where, _images(where, nodes, on_docker=on_docker, names=names))
 
     def build_tools() -> None:
         if arguments.keda:
@@ -124,9 +132,7 @@ def _dispatch(arguments: argparse.Namespace, where: Paths) -> None:
         "cluster": lambda: _cluster(where, nodes, on_docker=on_docker),
         "down": lambda: _down(where, nodes, on_docker=on_docker),
         "tools": build_tools,
-        "images": lambda: _images(
-            where, nodes, on_docker=on_docker, names=getattr(arguments, "names", [])
-        ),
+        "images": build_images,
         "kubeconfig": lambda: _kubeconfig(where),
         "volumes": lambda: _volumes(where, on_docker=on_docker),
         "fail": lambda: builtin.fail_node(nodes, name),

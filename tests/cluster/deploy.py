@@ -70,8 +70,8 @@ def _replace_broker(paths: Paths, pod: Mapping[str, Any]) -> None:
     wait_until(replaced, f"{pod['name']} to be Ready", timeout_s=RESTART_SECONDS)
 
 
-def up(paths: Paths) -> None:
-    """Install chart and quick start, wait for it, and print its report. Raises ClusterError."""
+def install(paths: Paths) -> None:
+    """Install chart and quick start, or bring them up to date. Raises ClusterError."""
     log = paths.build_logs / "helm.log"
     with step("installing the chart", log):
         control.kubectl(paths, "apply", "-f", QUICKSTART / "namespace.yaml")
@@ -91,7 +91,11 @@ def up(paths: Paths) -> None:
         for workload in ("deployment/odradek-operator", "statefulset/zookeeper"):
             status = ("rollout", "status", workload, f"--namespace={NAMESPACE}", "--timeout=15m")
             control.kubectl(paths, *status)
+
+
+def report(paths: Paths) -> None:
+    """Wait for the quick start, and print its report. Raises ClusterError."""
     environment = {**os.environ, "KUBECONFIG": str(paths.kubeconfig)}
-    report = [sys.executable, str(QUICKSTART / "show.py"), "--namespace", NAMESPACE]
-    if subprocess.run(report, env=environment, check=False).returncode:
+    shown = [sys.executable, str(QUICKSTART / "show.py"), "--namespace", NAMESPACE]
+    if subprocess.run(shown, env=environment, check=False).returncode:
         raise ClusterError("the quick start does not work yet; see above")
