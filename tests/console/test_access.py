@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,28 @@ def test_who_is_taken_out_of_the_file_or_has_another_password_is_logged_out(
     wait_until(lambda: bool(console.log_in("ann", "ann's")), "ann may log in again")
     assert "Traceback" not in console.log.read_text()
     console.end()
+
+
+def test_a_file_that_could_not_be_opened_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "users"
+    file.write_text(users.line("ann", "s3cret"))
+    now = 0.0
+    read = users.UsersFile(file, lambda: now)
+    file.write_text(file.read_text() + "\n" + users.line("bob", "other"))
+    # As where a process has no descriptor left.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        for _ in range(2):
+            now += 3
+            assert read.current().secret_of("ann") is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(caplog.records) == 1
+    now += 3
+    assert read.current().check("bob", "other")
 
 
 def test_without_records_there_is_no_way_to_them(cluster: Cluster, tmp_path: Path) -> None:

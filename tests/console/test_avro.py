@@ -36,6 +36,11 @@ ORDER = {
         {"name": "raw", "type": "bytes"},
     ],
 }
+WIDE = {
+    "type": "record",
+    "name": "Wide",
+    "fields": [{"name": f"f{number}", "type": ["null", "long"]} for number in range(100)],
+}
 LIST = {
     "type": "record",
     "name": "List",
@@ -88,14 +93,78 @@ def test_a_schema_that_doubles_with_each_name_is_not_decoded() -> None:
     assert "more than 10000 parts" in schema_of(inner).why
 
 
+def test_a_name_or_a_mark_of_the_library_hides_no_type_without_bytes() -> None:
+    large = {"type": "record", "name": "null", "fields": [{"name": "d", "type": "double"}]}
+    fields: list[Any] = [{"name": "a", "type": large}]
+    fields.append({"name": "b", "type": {"type": "array", "items": "null"}})
+    assert "too few bytes" in schema_of({"type": "record", "name": "r", "fields": fields}).why
+    empty = {"Large": {"type": "record", "name": "Large", "fields": []}}
+    large["name"], fields[1]["type"]["items"] = "Large", "Large"
+    marked = {
+        **{"type": "record", "name": "r", "fields": fields},
+        **{"__fastavro_parsed": True, "__named_schemas": empty},
+    }
+    with pytest.raises(ValueError, match="EOFError"):
+        avro.decoded(b"\0\0\0\0\1" + bytes(8) + b"\x80\x80\x80\x80\x80\x40", schema_of(marked))
+
+
+def test_a_schema_that_branches_with_each_name_is_looked_at_once() -> None:
+    inner: Any = "int"
+    for number in range(40):
+        fields: list[Any] = [{"name": "a", "type": {"type": "array", "items": inner}}]
+        if number:
+            again = {"type": "map", "values": f"r{number - 1}"}
+            fields.append({"name": "b", "type": again})
+        inner = {"type": "record", "name": f"r{number}", "fields": fields}
+    assert not schema_of(inner).why
+
+
+def test_a_schema_that_is_too_deep_is_not_decoded() -> None:
+    # Beside each other in the text, in each other in values.
+    chain: list[Any] = [{"type": "record", "name": "r0", "fields": []}]
+    for number in range(10_000):
+        inner = {"name": "a", "type": {"type": "array", "items": ["null", f"r{number}"]}}
+        chain.append({"type": "record", "name": f"r{number + 1}", "fields": [inner]})
+    fields = [{"name": f"f{number}", "type": one} for number, one in enumerate(chain)]
+    top = {"type": "record", "name": "top", "fields": fields}
+    assert "more than 200 types are in each other" in schema_of(top).why
+
+
 def test_usual_schemas_are_within_the_bounds() -> None:
     for definition in (
         *("string", ["null", "long"], ORDER),
         {"type": "array", "items": ORDER},
         {"type": "map", "values": {"type": "array", "items": "double"}},
         {"type": "enum", "name": "e", "symbols": ["A", "B"]},
+        {"type": "array", "items": ["null", WIDE]},
     ):
         assert not schema_of(definition).why, definition
+
+
+def test_the_largest_value_takes_little_memory_and_text() -> None:
+    fields = [{"name": f"f{number}", "type": "null"} for number in range(14)]
+    fields.append({"name": "last", "type": "boolean"})
+    schema = schema_of(
+        {"type": "array", "items": {"type": "record", "name": "r", "fields": fields}}
+    )
+    count = avro.MOST_BYTES - 4
+    body = b"\xf8\xff\x07" + bytes(count) + b"\0"
+    tracemalloc.start()
+    try:
+        shown = show.payload(b"\0\0\0\0\1" + body, schemas={1: schema})
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()
+    assert (shown.kind, shown.cut, len(shown.text)) == ("avro", True, show.CUT_BYTES)
+
+
+def test_half_a_pair_of_surrogates_is_shown_as_it_was_written() -> None:
+    text = rb'{"a": "\ud800"}'
+    schema = avro.read_answer(8, b'{"schema": "{}", "schemaType": "JSON"}')
+    for content in (text, b"\0\0\0\0\x08" + text):
+        shown = show.payload(content, schemas={8: schema})
+        assert (shown.kind, shown.text) == ("json", '{\n  "a": "\\ud800"\n}')
+        assert shown.text.encode()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.docs.markdown import slug
 from tests.layout.sources import ROOT
 
-FOLDERS = ("kubectl", "helm", "argocd", "flux")
+FOLDERS = ("kubectl", "autoscaling", "helm", "argocd", "flux")
 VALUES = ROOT / "charts/odradek/values.yaml"
 
 

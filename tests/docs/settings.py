@@ -95,12 +95,12 @@ def broker_page() -> str:
     """Return the page of the settings of brokers."""
     return f"""# Settings of brokers
 
-The keys of `server.properties`, which a KafkaCluster has in `spec.config`. Names, defaults and
-meanings are those of [Kafka 2.8]({_KAFKA}#brokerconfigs); where a default differs,
+The keys of `server.properties`, which a KafkaCluster has in `spec.brokers.config`. Names, defaults
+and meanings are those of [Kafka 2.8]({_KAFKA}#brokerconfigs); where a default differs,
 [compatibility](../compatibility.md#limits) says why. A value out of bounds ends the start, by name.
 
 "At run time" says which settings a broker takes while it runs: `odradek configs alter --broker N`
-or `--broker-defaults`, and `spec.config` of a KafkaCluster. Settings of TLS and SASL are in
+or `--broker-defaults`, and `spec.brokers.config` of a KafkaCluster. Settings of TLS and SASL are in
 [security](../security.md). This page is made from `config.py`.
 
 {_table(config.BrokerConfig, _of_broker)}

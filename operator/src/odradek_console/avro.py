@@ -2,7 +2,8 @@
 
 A value begins with a byte 0 and the number of its schema. Whoever may write to a topic chooses the
 bytes, so nothing is decoded whose size in memory they do not bound: schemas that contain themselves
-(depth), and repeated types that may take no byte, or grow beyond what their bytes suggest.
+(depth), and repeated types that may take no byte, or grow beyond what their bytes suggest. Of what
+was decoded only as much becomes text as is shown.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -24,14 +26,19 @@ HEADER_BYTES: Final = 5
 MOST_BYTES: Final = 64 * 1024
 """How large a value may be that is decoded."""
 _MOST_PARTS: Final = 10_000
-_PARTS_PER_BYTE: Final = 64
+_PARTS_PER_BYTE: Final = 16
 _MOST_SCHEMA_BYTES: Final = 1024 * 1024
+_DEEPEST: Final = 200
+_LONGEST_NAME: Final = 200
 _MOST_KEPT: Final = 500
 _MOST_ASKED: Final = 20
 _ANSWER_S: Final = 2.0
 _ASK_AGAIN_S: Final = 15.0
 _MAGIC: Final = 0
-_PRIMITIVE_BYTES: Final = {"null": 0, "float": 4, "double": 8}
+_PRIMITIVE_BYTES: Final = {
+    **dict.fromkeys(("boolean", "int", "long", "bytes", "string"), 1),
+    **{"null": 0, "float": 4, "double": 8},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +66,8 @@ def number_of(content: bytes | None) -> int | None:
     return int.from_bytes(content[1:HEADER_BYTES], "big")
 
 
-def decoded(content: bytes, schema: ValueSchema) -> str:
-    """Return a value as JSON. Raises ValueError with the reason."""
+def decoded(content: bytes, schema: ValueSchema, most: int = MOST_BYTES) -> str:
+    """Return a value as JSON, cut behind `most` characters. Raises ValueError with the reason."""
     if schema.why:
         raise ValueError(schema.why)
     body = content[HEADER_BYTES:]
@@ -75,12 +82,26 @@ def decoded(content: bytes, schema: ValueSchema) -> str:
             found = fastavro.schemaless_reader(stream, schema.parsed, None)
             if stream.tell() != len(body):
                 raise ValueError("bytes are left behind it")
-        return json.dumps(found, indent=2, ensure_ascii=False, default=_plain)
+        return as_json(found, most)
     except ValueError:
         raise
     # What the bytes are made of is not ours: the library raises whatever they lead it to.
     except Exception as error:
         raise ValueError(f"not of this schema: {type(error).__name__}") from error
+
+
+def as_json(value: object, most: float = math.inf) -> str:
+    """Return a value as JSON for people; of longer texts somewhat more than `most` characters."""
+    encoder = json.JSONEncoder(indent=2, ensure_ascii=False, default=_plain)
+    pieces: list[str] = []
+    length = 0
+    for piece in encoder.iterencode(value):
+        pieces.append(piece)
+        length += len(piece)
+        if length > most:
+            break
+    # JSON may name half of a pair of surrogates, which no page can have.
+    return "".join(pieces).encode(errors="backslashreplace").decode()
 
 
 def _plain(value: object) -> str:
@@ -93,58 +114,86 @@ def _plain(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """The bytes that a value takes at least, and the most parts of one without repetition."""
+    """The most parts of a value without repetition, and how many more it has than its bytes allow.
 
-    least: int
+    Each byte of a value allows `_PARTS_PER_BYTE`; what repeats may have no `excess`. `depth` counts
+    what is in each other.
+    """
+
     parts: int
+    excess: int
+    depth: int = 1
 
 
 def check_bounds(schema: Any) -> None:
     """Raise UnboundedSchemaError where bytes do not bound what is made of them."""
-    _extent(schema, {}, ())
+    _extent(schema, {})
 
 
-def _extent(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> _Extent:
+def _extent(schema: Any, named: dict[str, _Extent | None]) -> _Extent:
+    """Return the extent of a schema; `named` has those so far, None while one is looked at.
+
+    Each schema is looked at once, however often it is named.
+    """
     if isinstance(schema, list):
-        branches = [_extent(one, named, within) for one in schema]
-        return _bounded(
-            1 + min((one.least for one in branches), default=0),
+        branches = [_extent(one, named) for one in schema]
+        return _around(
+            branches,
             1 + max((one.parts for one in branches), default=0),
+            1 - _PARTS_PER_BYTE + max((one.excess for one in branches), default=0),
         )
     if isinstance(schema, str):
-        if schema not in named:
-            return _Extent(_PRIMITIVE_BYTES.get(schema, 1), 1)
-        if schema in within:
-            raise UnboundedSchemaError(f"{schema} contains itself")
-        return _extent(named[schema], named, within)
+        # A primitive type stays one where a record has its name.
+        if schema in _PRIMITIVE_BYTES:
+            return _of_bytes(_PRIMITIVE_BYTES[schema])
+        known = named[schema]
+        if known is None:
+            raise UnboundedSchemaError(f"{schema[:_LONGEST_NAME]} contains itself")
+        return known
     kind = schema["type"]
     if kind in ("record", "error"):
         name = str(schema["name"])
-        named[name] = schema
-        fields = [_extent(one["type"], named, (*within, name)) for one in schema["fields"]]
-        return _bounded(sum(one.least for one in fields), 1 + sum(one.parts for one in fields))
+        named[name] = None
+        fields = [_extent(one["type"], named) for one in schema["fields"]]
+        parts = 1 + sum(one.parts for one in fields)
+        found = _around(fields, parts, 1 + sum(one.excess for one in fields))
+        named[name] = found
+        return found
     if kind in ("array", "map"):
-        item = _extent(schema["items" if kind == "array" else "values"], named, within)
+        item = _extent(schema["items" if kind == "array" else "values"], named)
         # A key takes a byte for its length.
-        least = item.least + (kind == "map")
-        if item.parts > _PARTS_PER_BYTE * least:
+        if item.excess > (_PARTS_PER_BYTE if kind == "map" else 0):
             raise UnboundedSchemaError("what repeats in it takes too few bytes")
-        return _Extent(1, 1)
-    if kind == "fixed":
-        named[str(schema["name"])] = {"type": "bytes-of", "size": schema["size"]}
-        return _Extent(int(schema["size"]), 1)
-    if kind == "bytes-of":
-        return _Extent(int(schema["size"]), 1)
-    if kind == "enum":
-        named[str(schema["name"])] = "int"
-        return _Extent(1, 1)
-    return _extent(kind, named, within)
+        return _around([item], 1, 1 - _PARTS_PER_BYTE)
+    if kind in ("fixed", "enum"):
+        found = _of_bytes(int(schema["size"]) if kind == "fixed" else 1)
+        named[str(schema["name"])] = found
+        return found
+    return _extent(kind, named)
 
 
-def _bounded(least: int, parts: int) -> _Extent:
+def _of_bytes(count: int) -> _Extent:
+    return _Extent(1, 1 - _PARTS_PER_BYTE * count)
+
+
+def _around(inside: list[_Extent], parts: int, excess: int) -> _Extent:
     if parts > _MOST_PARTS:
         raise UnboundedSchemaError(f"it has more than {_MOST_PARTS} parts")
-    return _Extent(least, parts)
+    depth = 1 + max((one.depth for one in inside), default=0)
+    # The library would use up the stack.
+    if depth > _DEEPEST:
+        raise UnboundedSchemaError(f"more than {_DEEPEST} types are in each other")
+    return _Extent(parts, excess, depth)
+
+
+def _unmarked(part: Any) -> Any:
+    """Return a schema without the marks by which the library believes that it has checked one."""
+    if isinstance(part, dict):
+        kept = {name: each for name, each in part.items() if not name.startswith("__")}
+        return {name: _unmarked(each) for name, each in kept.items()}
+    if isinstance(part, list):
+        return [_unmarked(each) for each in part]
+    return part
 
 
 # --- the registry -------------------------------------------------------------------------------
@@ -161,10 +210,10 @@ def read_answer(number: int, body: bytes) -> ValueSchema:
             return ValueSchema(number, str(kind)[:40], why=f"{str(kind)[:40]} is not decoded")
         if document.get("references"):
             return ValueSchema(number, kind, why="schemas with references are not decoded")
-        parsed = fastavro.parse_schema(json.loads(text))
+        parsed = fastavro.parse_schema(_unmarked(json.loads(text)))
         check_bounds(parsed)
         name = parsed.get("name", "") if isinstance(parsed, dict) else ""
-        return ValueSchema(number, kind, str(name), parsed)
+        return ValueSchema(number, kind, str(name)[:_LONGEST_NAME], parsed)
     except UnboundedSchemaError as error:
         return ValueSchema(number, "AVRO", why=f"its schema is not safe to decode: {error}")
     # As with records: a schema that is none makes the library raise anything.

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from aiohttp import web
 
@@ -29,6 +29,9 @@ from odradek_console.avro import Schemas
 from odradek_console.cluster import TIMEOUT_MS
 from odradek_console.pages import known_topic
 from odradek_console.rendering import CONSOLE, Console, choice, fragment, render, whole_number
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MOST_TAILS: Final = 16
 MOST_TAILS_EACH: Final = 6
@@ -45,6 +48,8 @@ _BEAT_S: Final = 5.0
 _MISSED: Final = 5
 # A browser that takes nothing for so long has gone, or sleeps.
 _SLOWEST_S: Final = 60.0
+# What is decoded may be large.
+_making = asyncio.Semaphore(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +148,8 @@ async def page(request: web.Request) -> web.Response:
         [following] = result.next.values() or [None]
         if following is not None and following >= ends[chosen[0]]:
             following = None
-    return render(
+    return await _apart(
+        render,
         request,
         "records.html",
         cluster=observation,
@@ -158,6 +164,12 @@ async def page(request: web.Request) -> web.Response:
         following=following,
         looked_at=sum(ends[one] - start[one] for one in start),
     )
+
+
+async def _apart(make: Callable[P, T], *args: P.args, **values: P.kwargs) -> T:
+    """Make a page in a thread, two at a time: it may take long to decode values."""
+    async with _making:
+        return await asyncio.to_thread(make, *args, **values)
 
 
 async def _schemas(console: Console, found: Iterable[Record]) -> Schemas | None:
@@ -193,7 +205,8 @@ async def one_record(request: web.Request) -> web.Response:
     observation = await console.cluster.look()
     topic = known_topic(request, observation)
     partition, record = await _read_one(request, console, topic)
-    return render(
+    return await _apart(
+        render,
         request,
         "record.html",
         cluster=observation,
@@ -329,7 +342,9 @@ async def _send_tail(
         shown = sorted(got.found, key=lambda one: one[1].timestamp)[-_TAIL_RECORDS:]
         if shown:
             schemas = await _schemas(console, [record for _, record in shown])
-            html = fragment("record_rows.html", records=shown, topic=topic, schemas=schemas)
+            html = await _apart(
+                fragment, "record_rows.html", records=shown, topic=topic, schemas=schemas
+            )
             await _event(response, "records", html, skipped=len(got.found) - len(shown))
         missing = [f"{one}: no leader tells its end" for one in chosen if one not in positions.next]
         problem = "; ".join(sorted({*positions.failures.values(), *missing})[:5])

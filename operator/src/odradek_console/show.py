@@ -71,7 +71,7 @@ def _of_registry(content: bytes, number: int, most: int, schemas: Schemas | None
         try:
             if schema is None:
                 raise ValueError("too many schemas are new: load this page again")
-            text = avro.decoded(content, schema)
+            text = avro.decoded(content, schema, most)
             note = f"schema {number}{f' ({schema.name})' if schema.name else ''} of the registry"
             return Payload(schema.kind.lower(), text[:most], size, len(text) > most, note)
         except ValueError as error:
@@ -92,7 +92,7 @@ def _text(content: bytes, cut: bool) -> str | None:
 
 def _pretty(text: str) -> str | None:
     try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        return avro.as_json(json.loads(text))
     except (ValueError, RecursionError):
         return None
 

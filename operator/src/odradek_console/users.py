@@ -55,9 +55,11 @@ class UsersFile:
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._clock = clock
-        self._stamp = _stamp(path)
+        # Of what was read; None: it could not be, and is tried again.
+        self._stamp: tuple[int, ...] | None = _stamp(path)
         self._users = load(path)
         self._looked = clock()
+        self._failure = ""  # that was logged
 
     def current(self) -> Users:
         """Return the users as the file has them; if it is no good now, nobody may log in."""
@@ -66,13 +68,15 @@ class UsersFile:
         self._looked = self._clock()
         stamp = _stamp(self._path)
         if stamp != self._stamp:
-            self._stamp = stamp
             try:
                 self._users = load(self._path)
+                self._stamp, self._failure = stamp, ""
                 log.info("read %s again", self._path)
             except ToolError as error:
-                self._users = Users({})
-                log.warning("failed to read users: %s; nobody may log in", error)
+                self._users, self._stamp = Users({}), None
+                if str(error) != self._failure:
+                    log.warning("failed to read users: %s; nobody may log in", error)
+                self._failure = str(error)
         return self._users
 
 
