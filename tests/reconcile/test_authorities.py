@@ -131,6 +131,28 @@ def test_phases_of_a_renewal_that_a_user_asks_for() -> None:
     assert one.look().generation == 2
 
 
+def test_request_that_was_left_there_hastens_no_later_renewal() -> None:
+    one = Authority(CLUSTER, 365 * DAY)
+    one.look()
+    for request in ("begin", "sign", "drop"):
+        one.request = request
+        one.look()
+        one.now += timedelta(minutes=6)
+        one.look()
+    assert (one.look().generation, one.signed) == (1, 2)
+    one.now += 310 * DAY
+    one.look()
+    before = one.leaf
+    one.now += DAY
+    state = one.look()
+    assert (state.generation, state.renewing) == (2, True)
+    one.now += 29 * DAY
+    assert not one.look().renewing
+    assert one.leaf != before
+    one.now += timedelta(minutes=6)
+    assert len(one.look().trusted) == 2
+
+
 def test_authority_that_a_user_replaced_takes_the_same_phases() -> None:
     one = Authority(CLUSTER, 3650 * DAY, own=False)
     one.look()

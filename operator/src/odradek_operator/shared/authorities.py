@@ -69,7 +69,8 @@ class AuthorityState:
     """What is known of an authority and of those before and after it.
 
     `signing` is the certificate of the one that signs. `following` is the operator's own that does
-    not sign yet. `generation` counts those that came after the first, `seen` is the last request.
+    not sign yet. `generation` counts those that came after the first. `seen` is the last request,
+    which is about the generation `asked`, and about no later one.
     """
 
     trusted: tuple[TrustedAuthority, ...]
@@ -77,6 +78,7 @@ class AuthorityState:
     following: Pair | None = None
     generation: int = 0
     seen: str = ""
+    asked: int = 0
 
     @property
     def bundle(self) -> str:
@@ -123,7 +125,11 @@ def next_state(
         ends_soon = state.newest.ends - now < policy.renewal
         if state.following is None and (begins or ends_soon):
             state = _publish_next(state, make, now)
-    state = replace(state, seen=request)
+    if request != state.seen:
+        state = replace(state, seen=request, asked=state.generation)
+    elif state.asked != state.generation:
+        # It was left there by whoever hastened a former renewal.
+        request = ""
     if state.renewing and _may_sign(state, policy, now, request):
         reached = given is None or state.newest.certificate in given
         if reached or _has_ended(state, now):
@@ -279,6 +285,7 @@ def encode(state: AuthorityState) -> str:
             else {"certificate": following.certificate, "key": following.key},
             "generation": state.generation,
             "seen": state.seen,
+            "asked": state.asked,
         },
         sort_keys=True,
     )
@@ -296,6 +303,7 @@ def decode(text: str) -> AuthorityState | None:
             None if following is None else Pair(following["certificate"], following["key"]),
             int(raw["generation"]),
             str(raw["seen"]),
+            int(raw.get("asked", raw["generation"])),
         )
     except (ValueError, TypeError, KeyError, UnusableError):
         return None
