@@ -83,11 +83,10 @@ def client_files(context: ReconcileContext, namespace: str, wanted: ClusterSpec)
     try:
         if found.clients_secret is None:
             own = credentials(context, namespace, found.secret)
-            known = zookeeper_credentials.trust_only(own)
-        else:
-            known = credentials(context, namespace, found.clients_secret)
+            return ClientFiles(zookeeper_credentials.trust_files(own))
+        known = credentials(context, namespace, found.clients_secret)
     except CredentialsError as error:
         return ClientFiles(problem=error)
     except KubeError as error:
         return ClientFiles(problem=CredentialsError("ZooKeeperSecretUnusable", str(error)))
-    return ClientFiles({} if known is None else zookeeper_credentials.files(known))
+    return ClientFiles(zookeeper_credentials.files(known))
