@@ -322,6 +322,19 @@ def test_cluster_that_is_refused_goes_on_to_show_what_autoscalers_and_settings_n
         assert shown.items() <= found["status"].items()
 
 
+def test_cluster_that_waits_for_a_certificate_shows_brokers_as_they_are_now() -> None:
+    shown = {"replicas": 2, "brokers": [{"id": one, "registered": True} for one in (0, 1)]}
+    listener = {"name": "internal", "port": 9093, "tls": True}
+    listener["certificate"] = {"secretName": "none"}
+    body = cluster(brokers={"replicas": 2}, listeners=[listener]) | {"status": shown}
+    kube = run([body], [], existing_topic())
+    assert reason(kube, "KafkaCluster", "c") == "CertificateMissing"
+    found = kube.get("odradek.io/v1alpha1", "KafkaCluster", "n", "c")
+    assert found is not None
+    assert found["status"]["replicas"] == 1
+    assert [one["registered"] for one in found["status"]["brokers"]] == [True, False]
+
+
 def test_a_drain_waits_while_a_partition_lacks_a_replica() -> None:
     def budget(zookeeper: MemoryZooKeeper | None) -> int:
         body = cluster() if zookeeper is not None else cluster(zookeeper={"connect": "away:1"})

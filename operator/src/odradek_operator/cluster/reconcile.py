@@ -150,7 +150,12 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         except ChangedError:
             return 0.0
         except NotPreparedError as error:
-            return _hold(context, body, error, events, asked)
+            seen: dict[str, Any] = {}
+            if znodes.partitions is not None:
+                # Brokers come and go meanwhile.
+                view = _view(context, meta, znodes, live_set, allowed)
+                seen = rollout.status_fields(meta, wanted, view, allowed)
+            return _hold(context, body, error, events, asked, seen)
         except KubeError as error:
             if error.code not in apply.REFUSALS:
                 raise
@@ -263,8 +268,9 @@ def _hold(
     error: NotPreparedError,
     events: Sequence[Event],
     kind: str,
+    seen: Mapping[str, Any] | None = None,
 ) -> float:
-    """Report what listeners, or connections to ZooKeeper, lack.
+    """Report what listeners, or connections to ZooKeeper, lack, and what is `seen` of brokers.
 
     Brokers that run go on with what they have.
     """
@@ -273,9 +279,8 @@ def _hold(
         *judge(error.reason, str(error)),
         Condition(kind, False, error.reason, str(error)),
     )
-    status_update.write_status(
-        context, body, conditions, status_update.remembered(body, _SHOWN), events
-    )
+    fields = {**status_update.remembered(body, _SHOWN), **(seen or {})}
+    status_update.write_status(context, body, conditions, fields, events)
     return BUSY_SECONDS if error.waits else STEADY_SECONDS
 
 
