@@ -135,7 +135,13 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             to_zookeeper = zookeeper_step.prepare(context, body, meta, zookeeper)
             asked = "Secured"
             step = _listener_step(context, meta, wanted, znodes, live_set, allowed)
-            exposed = expose.reconcile(context, body, meta, wanted, step.plan, allowed)
+            try:
+                exposed = expose.reconcile(context, body, meta, wanted, step.plan, allowed)
+            except NotPreparedError:
+                # Certificates are renewed however long a Service is refused.
+                exposed = expose.observe(context, meta, wanted, step.plan, allowed)
+                _prepare(context, body, meta, wanted, step, exposed.outside(znodes.registered))
+                raise
             outside = exposed.outside(znodes.registered)
             prepared = _prepare(context, body, meta, wanted, step, outside)
             events += prepared.events if prepared else ()
