@@ -564,9 +564,7 @@ def test_job_goes_on_while_nobody_can_tell_how_it_connects(monkeypatch: pytest.M
         store.put(body)
     kube = MemoryKube(group, cluster())
     effects = context(kube, MemoryPool({"zk:2181": existing_topic()}))
-    done = Reconciler(effects, store).reconcile(
-        "n", ClusterKey("n", "c"), {key_of(group): group}
-    )
+    done = Reconciler(effects, store).reconcile("n", ClusterKey("n", "c"), {key_of(group): group})
     assert [type(one) for one in done.values()] == [KubeError]
     # Nothing is said or changed that nobody knows.
     assert (kube.statuses, kube.names("Pod")) == ([], [])

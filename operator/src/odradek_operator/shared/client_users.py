@@ -228,9 +228,7 @@ def remove(zookeeper: ZooKeeper, user: str) -> None:
         _forbid(zookeeper, zookeeper, user, ())
 
 
-def _forbid(
-    zookeeper: ZooKeeper, reader: ZnodeReader, user: str, kept: Iterable[Right]
-) -> None:
+def _forbid(zookeeper: ZooKeeper, reader: ZnodeReader, user: str, kept: Iterable[Right]) -> None:
     """Remove the ACLs of a user that are none of these rights."""
     left = frozenset(kept)
     principal = Principal("User", user)
