@@ -42,6 +42,7 @@ REASONS = {
         BrokersUnreachable ResetWaiting Resetting
         ExecutorsPending DriverUnreachable NoClientsAuthority NoClusterAuthority
         CertificatePending UsersNotWritten SecretTerminating
+        AddressPending NotAdvertised ServiceTerminating
     """,
     Truth.FAILED: """
         ScaleDownBlocked ResourceConflict ZnodeUnreadable ApplyRejected DriverRejected
@@ -57,6 +58,7 @@ REASONS = {
         AuthorityUnusable SecretConflict CertificateConflict UsersTooLarge
         ListenersUnknown
         ZooKeeperSecretMissing ZooKeeperSecretUnusable UnsafeZooKeeperChange
+        ServiceConflict ServiceRejected
     """,
     Truth.AT_REST: "Paused",
 }

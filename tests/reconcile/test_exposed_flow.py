@@ -407,9 +407,9 @@ def test_a_cluster_of_the_same_name_waits_for_the_services_of_the_former_one(
     # Nobody collects what belonged to it here.
     secured.kubectl("delete", "kafkacluster", "four")
     secured.apply("four", 1, listeners=exposed(**BALANCED))
-    former = secured.wait("four", "Ready", "ServiceConflict")
+    former = secured.wait("four", "Ready", "ServiceTerminating")
     assert "of a former KafkaCluster of this name" in former["message"]
-    assert secured.wait("four", "Reconciling", "ServiceConflict")["status"] == "True"
+    assert secured.wait("four", "Reconciling", "ServiceTerminating")["status"] == "True"
     kinds = "services,secrets,configmaps,statefulsets,poddisruptionbudgets,deployments"
     secured.kubectl("delete", kinds, "-l", "odradek.io/cluster=four")
     secured.wait("four", "Ready", "AddressPending")
