@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -140,7 +141,9 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             except NotPreparedError:
                 # Certificates are renewed however long a Service is refused.
                 exposed = expose.observe(context, meta, wanted, step.plan, allowed)
-                _prepare(context, body, meta, wanted, step, exposed.outside(znodes.registered))
+                outside = exposed.outside(znodes.registered)
+                with contextlib.suppress(NotPreparedError):
+                    _prepare(context, body, meta, wanted, step, outside)
                 raise
             outside = exposed.outside(znodes.registered)
             prepared = _prepare(context, body, meta, wanted, step, outside)
