@@ -153,6 +153,15 @@ def test_open_server_is_rendered_as_before() -> None:
     assert [one["name"] for one in pod["volumes"]] == ["conf", "tmp"]
 
 
+def test_open_ensemble_is_not_restarted_by_an_upgrade_of_the_chart() -> None:
+    rendered = helm.template({"zookeeper": {"replicas": 3}})
+    (stateful,) = [one for one in rendered if one["kind"] == "StatefulSet"]
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    # As charts before logins had it: another text would be another template of pods.
+    start = "echo $(( ${HOSTNAME##*-} + 1 )) > /data/myid\nexec zkServer.sh start-foreground\n"
+    assert container["command"] == ["bash", "-ec", start]
+
+
 def test_log_level_reaches_both_logging_libraries() -> None:
     (config_map,) = [
         o

@@ -131,6 +131,28 @@ def test_phases_of_a_renewal_that_a_user_asks_for() -> None:
     assert one.look().generation == 2
 
 
+def test_request_that_was_left_there_hastens_no_later_renewal() -> None:
+    one = Authority(CLUSTER, 365 * DAY)
+    one.look()
+    for request in ("begin", "sign", "drop"):
+        one.request = request
+        one.look()
+        one.now += timedelta(minutes=6)
+        one.look()
+    assert (one.look().generation, one.signed) == (1, 2)
+    one.now += 310 * DAY
+    one.look()
+    before = one.leaf
+    one.now += DAY
+    state = one.look()
+    assert (state.generation, state.renewing) == (2, True)
+    one.now += 29 * DAY
+    assert not one.look().renewing
+    assert one.leaf != before
+    one.now += timedelta(minutes=6)
+    assert len(one.look().trusted) == 2
+
+
 def test_authority_that_a_user_replaced_takes_the_same_phases() -> None:
     one = Authority(CLUSTER, 3650 * DAY, own=False)
     one.look()
@@ -159,6 +181,55 @@ def test_authority_that_a_user_replaced_takes_the_same_phases() -> None:
     # It is the user's to renew.
     one.now += 3600 * DAY
     assert one.look().generation == 1
+
+
+@pytest.mark.parametrize("days", [1, 31], ids=["before it signed", "after it signed"])
+def test_authority_that_a_user_put_back_signs_again(days: int) -> None:
+    one = Authority(CLUSTER, 3650 * DAY, own=False)
+    one.look()
+    first = one.present
+    one.present = certificates.make_authority("mine", START)
+    one.look()
+    one.now += days * DAY
+    one.look()
+    one.present = first
+    one.look()
+    signed = one.signed
+    for _ in range(3):
+        state = one.look()
+        assert not state.renewing
+        assert believes(state.bundle, one.leaf, one.now)
+        assert believes(first.certificate, one.leaf, one.now)
+        one.now += DAY
+    # No certificate is signed again and again.
+    assert one.signed == signed
+    assert len(one.look().trusted) == 1
+
+
+def test_authority_that_brokers_were_not_given_does_not_sign() -> None:
+    one = Authority(CLIENTS, 3650 * DAY)
+    known = one.look().bundle
+
+    def look(given: str, request: str = "begin") -> AuthorityState:
+        assert one.state is not None
+        one.state = authorities.next_state(
+            one.state, one.present, CLIENTS, one.now, request=request, make=one.make, given=given
+        )
+        return one.state
+
+    published = look(known).bundle
+    # Something holds up what brokers get.
+    one.now += DAY
+    assert look(known).renewing
+    one.now += timedelta(minutes=1)
+    # They have it in their Secret now, and read it soon.
+    assert look(published).renewing
+    one.now += timedelta(minutes=5)
+    assert not look(published).renewing
+    # One that has ended can sign no more, whoever knows the next one.
+    look(published, "begin-2")
+    one.now += 3651 * DAY
+    assert not look("").renewing
 
 
 def test_operator_that_was_away_for_years_begins_anew() -> None:

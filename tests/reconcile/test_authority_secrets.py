@@ -132,6 +132,21 @@ def test_request_renews_one_authority_at_once() -> None:
     assert one.told() == ["AuthorityPublished", "AuthoritySigns"]
 
 
+def test_certificates_are_renewed_while_a_service_is_refused() -> None:
+    service = {"kind": "Service", "metadata": {"name": "c-external-bootstrap", "namespace": "n"}}
+    one = Cluster(service)
+    body = one.kube.get("", "KafkaCluster", "n", "c")
+    assert body is not None
+    exposed = {**EXTERNAL, "authentication": SCRAM, "expose": {"type": "NodePort"}}
+    one.kube.create({**body, "spec": {**body["spec"], "listeners": [INTERNAL, exposed]}})
+    one.look()
+    assert one.condition("Ready")["reason"] == "ServiceConflict"
+    before = one.text("brokers", "broker.pem")
+    one.look(61)
+    assert one.condition("Ready")["reason"] == "ServiceConflict"
+    assert one.text("brokers", "broker.pem") != before
+
+
 def test_authority_of_the_users_that_ends_is_told_in_time_and_never_written() -> None:
     mine = certificates.make_authority("mine", NOW, timedelta(days=100))
     given = secret("c-cluster-ca", None, **{"ca.crt": mine.certificate, "ca.key": mine.key})

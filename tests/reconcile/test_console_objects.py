@@ -8,18 +8,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from odradek.zk import znodes
 from odradek_console.command import console as command
 from odradek_operator.loop.reconciler import Reconciler
 from odradek_operator.runtime import SettingsError, read_settings
-from odradek_operator.shared import cluster_access
+from odradek_operator.shared import cluster_access, user_znodes
 from odradek_operator.shared.apply import Platform
+from odradek_operator.shared.cluster_secrets import CONSOLE_USER
 from odradek_operator.shared.spec import ClusterKey
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import ResourceStore, key_of
 from tests.reconcile.test_exporter_objects import ENVIRONMENT
 from tests.reconcile.test_reconciler import cluster, existing_topic
 from tests.support import helm
-from tests.support.memory import MemoryKube, MemoryPool, context
+from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
 
 NAME = "c-console"
 USERS = {"users": {"secretName": "people"}}
@@ -45,11 +47,17 @@ def wanting(console: Mapping[str, Any] | None) -> dict[str, Any]:
     return body
 
 
-def reconcile(kube: MemoryKube, body: dict[str, Any], given: Platform) -> None:
+def reconcile(
+    kube: MemoryKube,
+    body: dict[str, Any],
+    given: Platform,
+    zookeeper: MemoryZooKeeper | None = None,
+) -> None:
     store = ResourceStore()
     store.put(body)
     kube.create(body)
-    effects = context(kube, MemoryPool({"zk:2181": existing_topic()}), platform=given)
+    pool = MemoryPool({"zk:2181": zookeeper or existing_topic()})
+    effects = context(kube, pool, platform=given)
     done = Reconciler(effects, store).reconcile("n", ClusterKey("n", "c"), {key_of(body): body})
     assert not [one for one in done.values() if isinstance(one, Exception)]
 
@@ -200,6 +208,16 @@ def test_it_goes_when_it_is_not_wanted_any_more_and_nobody_elses_does(installed:
     role = kube.get("rbac.authorization.k8s.io/v1", "Role", "n", NAME)
     assert role is not None
     assert role["rules"]
+
+
+def test_its_user_goes_with_it_whatever_brokers_ask_for_by_then(installed: Platform) -> None:
+    kube, zookeeper = made(installed, {}), existing_topic()
+    path = user_znodes.user_path(CONSOLE_USER)
+    credential = {"SCRAM-SHA-512": user_znodes.scram_entry("SCRAM-SHA-512", "word")}
+    zookeeper.put(path, znodes.encode_config(credential))
+    reconcile(kube, wanting(None), installed, zookeeper)
+    assert NAME not in kube.names("Deployment")
+    assert path in [one.path for one in zookeeper.committed]
 
 
 @pytest.mark.parametrize("kind", ["ServiceAccount", "Role", "RoleBinding", "Service", "Deployment"])

@@ -12,10 +12,12 @@ from odradek.zk import consumers, znodes
 from odradek_operator.group import reconcile as group_reconcile
 from odradek_operator.loop.reconciler import WRITERS, Reconciler
 from odradek_operator.loop.workqueue import WorkQueues
-from odradek_operator.shared import metrics, zookeeper
+from odradek_operator.shared import metrics, zookeeper, zookeeper_login
+from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import FINALIZER, Body, ClusterKey, qualified
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import KIND_ORDER, ResourceKey, ResourceStore, key_of
+from odradek_operator.shared.zookeeper_login import ClientFiles
 from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
 
 NOBODY_LISTENS = 1
@@ -322,6 +324,19 @@ def test_cluster_that_is_refused_goes_on_to_show_what_autoscalers_and_settings_n
         assert shown.items() <= found["status"].items()
 
 
+def test_cluster_that_waits_for_a_certificate_shows_brokers_as_they_are_now() -> None:
+    shown = {"replicas": 2, "brokers": [{"id": one, "registered": True} for one in (0, 1)]}
+    listener = {"name": "internal", "port": 9093, "tls": True}
+    listener["certificate"] = {"secretName": "none"}
+    body = cluster(brokers={"replicas": 2}, listeners=[listener]) | {"status": shown}
+    kube = run([body], [], existing_topic())
+    assert reason(kube, "KafkaCluster", "c") == "CertificateMissing"
+    found = kube.get("odradek.io/v1alpha1", "KafkaCluster", "n", "c")
+    assert found is not None
+    assert found["status"]["replicas"] == 1
+    assert [one["registered"] for one in found["status"]["brokers"]] == [True, False]
+
+
 def test_a_drain_waits_while_a_partition_lacks_a_replica() -> None:
     def budget(zookeeper: MemoryZooKeeper | None) -> int:
         body = cluster() if zookeeper is not None else cluster(zookeeper={"connect": "away:1"})
@@ -535,6 +550,24 @@ def test_many_groups_are_looked_at_side_by_side(monkeypatch: pytest.MonkeyPatch)
     )
     assert done == dict.fromkeys(batch, 15.0)
     assert sorted(looked.get_nowait() for _ in names) == sorted(names)
+
+
+def test_job_goes_on_while_nobody_can_tell_how_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> ClientFiles:
+        raise KubeError(500, "the API server is away")
+
+    monkeypatch.setattr(zookeeper_login, "client_files", fail)
+    job = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=job)
+    store = ResourceStore()
+    for body in (group, cluster()):
+        store.put(body)
+    kube = MemoryKube(group, cluster())
+    effects = context(kube, MemoryPool({"zk:2181": existing_topic()}))
+    done = Reconciler(effects, store).reconcile("n", ClusterKey("n", "c"), {key_of(group): group})
+    assert [type(one) for one in done.values()] == [KubeError]
+    # Nothing is said or changed that nobody knows.
+    assert (kube.statuses, kube.names("Pod")) == ([], [])
 
 
 def test_cluster_that_is_gone_gets_one_more_pass_with_nothing_in_it() -> None:

@@ -19,7 +19,10 @@ from odradek.zk import access_files
 from odradek_operator.cluster import zookeeper_plan
 from odradek_operator.cluster.zookeeper_plan import ZooKeeperPlan, ZooKeeperStep
 from odradek_operator.shared import certificates, zookeeper_credentials
-from odradek_operator.shared.zookeeper_credentials import UnusableCredentialsError
+from odradek_operator.shared.zookeeper_credentials import (
+    UnusableCredentialsError,
+    ZooKeeperCredentials,
+)
 
 NOW = datetime.now(UTC)
 NOBODY, LOGIN, SECURING = ZooKeeperPlan(), ZooKeeperPlan(("a",)), ZooKeeperPlan(("a",), True)
@@ -143,6 +146,19 @@ def test_each_form_of_a_certificate_is_the_same_to_zookeeper(
         for name, text in settings.items()
     }
     assert zookeeper_settings.read(moved, {}).authenticates
+
+
+@pytest.mark.parametrize("ca", [AUTHORITY.certificate, ""], ids=["of the Secret", "of the image"])
+def test_clients_without_a_login_use_tls_as_brokers_do(ca: str, tmp_path: Path) -> None:
+    texts = {"user__crt": PAIR.certificate, "user__key": PAIR.key}
+    found = zookeeper_credentials.read(secret(**texts, **({"ca__crt": ca} if ca else {})), NOW)
+    for name, text in zookeeper_credentials.trust_files(found).items():
+        (tmp_path / name).write_text(text)
+    access = access_files.of_folder(tmp_path)
+    assert access.context is not None
+    trusted = access.context().get_ca_certs()
+    assert (len(trusted) == 1) is bool(ca)
+    assert zookeeper_credentials.trust_files(ZooKeeperCredentials("kafka", "word")) == {}
 
 
 @pytest.mark.parametrize("word", ['qu"ote', "back\\slash", "sp ace; }", "κάφκα", "a" * 1024])

@@ -4,7 +4,7 @@ Files that changed count for the connections to come. A Secret of the operator's
 
 | file | what |
 |---|---|
-| `ca.crt` | whom to trust |
+| `ca.crt` | whom to trust; empty: the authorities of the system |
 | `user.pem` | the key and the certificate to show |
 | `zookeeper.jaas` | a JAAS file whose section `Client` has the login |
 """
@@ -56,8 +56,9 @@ def of_folder(folder: Path) -> ZooKeeperAccess:
 
     def context() -> ssl.SSLContext:
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        if (folder / AUTHORITY).exists():
-            made.load_verify_locations(folder / AUTHORITY)
+        authority = folder / AUTHORITY
+        if authority.exists() and authority.stat().st_size:
+            made.load_verify_locations(authority)
         else:
             made.load_default_certs()
         if (folder / IDENTITY).exists():

@@ -86,6 +86,7 @@ class AuthoritySecrets(OwnSecrets):
             self._context.now(),
             request=notes.get(_REQUEST + kind, ""),
             make=make if own else None,
+            given="".join(self._read_own(cluster_secrets.brokers(self._meta.name)).values()),
         )
         if state != before:
             self._keep_state(kind, state)

@@ -123,9 +123,8 @@ def _remove(context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: C
         return
     if not apply.still_wanted(context, body):
         return
-    access = cluster_access.of_cluster(meta.name, wanted)
-    if access is not None and access.mechanism is not None:
-        client_users.remove(zookeeper_login.connected(context, body, wanted), CONSOLE_USER)
+    # Whatever brokers ask for now: the console may have had a user before.
+    client_users.remove(zookeeper_login.connected(context, body, wanted), CONSOLE_USER)
     _delete_service(context, meta)
     context.kube.apply(console_objects.role(meta, None))
     context.kube.delete(live)

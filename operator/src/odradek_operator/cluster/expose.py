@@ -133,8 +133,7 @@ def _refuse_of_others(context: ReconcileContext, meta: ResourceMeta, name: str) 
     owners = found["metadata"].get("ownerReferences", ())
     if any(one["uid"] == meta.uid for one in owners):
         return
-    former = any((one["kind"], one["name"]) == (meta.kind, meta.name) for one in owners)
-    if former:
+    if any((one["kind"], one["name"]) == (meta.kind, meta.name) for one in owners):
         text = f"Service {name} is of a former KafkaCluster of this name, and goes with it"
         raise NotPreparedError("ServiceTerminating", text, waits=True)
     text = f"Service {name} is not of this KafkaCluster: delete it, or rename the listener"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -135,7 +136,15 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             to_zookeeper = zookeeper_step.prepare(context, body, meta, zookeeper)
             asked = "Secured"
             step = _listener_step(context, meta, wanted, znodes, live_set, allowed)
-            exposed = expose.reconcile(context, body, meta, wanted, step.plan, allowed)
+            try:
+                exposed = expose.reconcile(context, body, meta, wanted, step.plan, allowed)
+            except NotPreparedError:
+                # Certificates are renewed however long a Service is refused.
+                exposed = expose.observe(context, meta, wanted, step.plan, allowed)
+                outside = exposed.outside(znodes.registered)
+                with contextlib.suppress(NotPreparedError):
+                    _prepare(context, body, meta, wanted, step, outside)
+                raise
             outside = exposed.outside(znodes.registered)
             prepared = _prepare(context, body, meta, wanted, step, outside)
             events += prepared.events if prepared else ()
@@ -150,7 +159,12 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         except ChangedError:
             return 0.0
         except NotPreparedError as error:
-            return _hold(context, body, error, events, asked)
+            seen: dict[str, Any] = {}
+            if znodes.partitions is not None:
+                # Brokers come and go meanwhile.
+                view = _view(context, meta, znodes, live_set, allowed)
+                seen = rollout.status_fields(meta, wanted, view, allowed)
+            return _hold(context, body, error, events, asked, seen)
         except KubeError as error:
             if error.code not in apply.REFUSALS:
                 raise
@@ -263,8 +277,9 @@ def _hold(
     error: NotPreparedError,
     events: Sequence[Event],
     kind: str,
+    seen: Mapping[str, Any] | None = None,
 ) -> float:
-    """Report what listeners, or connections to ZooKeeper, lack.
+    """Report what listeners, or connections to ZooKeeper, lack, and what is `seen` of brokers.
 
     Brokers that run go on with what they have.
     """
@@ -273,9 +288,8 @@ def _hold(
         *judge(error.reason, str(error)),
         Condition(kind, False, error.reason, str(error)),
     )
-    status_update.write_status(
-        context, body, conditions, status_update.remembered(body, _SHOWN), events
-    )
+    fields = {**status_update.remembered(body, _SHOWN), **(seen or {})}
+    status_update.write_status(context, body, conditions, fields, events)
     return BUSY_SECONDS if error.waits else STEADY_SECONDS
 
 

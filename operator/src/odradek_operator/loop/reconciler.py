@@ -295,6 +295,12 @@ class Reconciler:
             # The store may not have the cluster yet.
             if _is_permitted(one, cluster.body):
                 by_group.setdefault(_group_of(one), []).append(one)
+        try:
+            files = self._client_files(cluster)
+        except KubeError as error:
+            log.warning("failed to read with what jobs connect to ZooKeeper: %s; retrying", error)
+            metrics.ERRORS.labels(kind="ConsumerGroup").inc(len(batch))
+            return dict.fromkeys(batch, error)
         endpoints = observe.endpoints(cluster.registered, cluster.listener)
         bootstrap = ",".join(observe.addresses(cluster.registered, cluster.listener).values())
         around = GroupContext(
@@ -308,7 +314,7 @@ class Reconciler:
             cluster.namespace,
             self._security(cluster),
             cluster.authority,
-            self._client_files(cluster),
+            files,
         )
         works = {
             key: partial(self._group, around, body, by_group.get(_group_of(body), []))
@@ -330,7 +336,7 @@ class Reconciler:
         return state.generation - (state.newest.certificate not in known)
 
     def _client_files(self, cluster: _ClusterContext) -> ClientFiles:
-        """Return with what jobs connect to ZooKeeper."""
+        """Return with what jobs connect to ZooKeeper. Raises KubeError."""
         if cluster.wanted is None:
             return ClientFiles()
         return zookeeper_login.client_files(self.context, cluster.namespace, cluster.wanted)

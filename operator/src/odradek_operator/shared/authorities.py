@@ -69,7 +69,8 @@ class AuthorityState:
     """What is known of an authority and of those before and after it.
 
     `signing` is the certificate of the one that signs. `following` is the operator's own that does
-    not sign yet. `generation` counts those that came after the first, `seen` is the last request.
+    not sign yet. `generation` counts those that came after the first. `seen` is the last request,
+    which is about the generation `asked`, and about no later one.
     """
 
     trusted: tuple[TrustedAuthority, ...]
@@ -77,6 +78,7 @@ class AuthorityState:
     following: Pair | None = None
     generation: int = 0
     seen: str = ""
+    asked: int = 0
 
     @property
     def bundle(self) -> str:
@@ -109,11 +111,13 @@ def next_state(
     *,
     request: str = "",
     make: Make | None = None,
+    given: str | None = None,
 ) -> AuthorityState:
     """Return the state as it must be now.
 
     `present` is the authority in its Secret. `make` makes another one, by its name; None: the user
-    replaces it. `request` begins with one of the words above, if it says anything.
+    replaces it. `request` begins with one of the words above, if it says anything. `given` has all
+    that brokers were given to trust; None: whatever is published.
     """
     state = _follow(state, present, now)
     if make is not None:
@@ -121,9 +125,17 @@ def next_state(
         ends_soon = state.newest.ends - now < policy.renewal
         if state.following is None and (begins or ends_soon):
             state = _publish_next(state, make, now)
-    state = replace(state, seen=request)
+    if request != state.seen:
+        state = replace(state, seen=request, asked=state.generation)
+    elif state.asked != state.generation:
+        # It was left there by whoever hastened a former renewal.
+        request = ""
     if state.renewing and _may_sign(state, policy, now, request):
-        state = _promote(state, now)
+        reached = given is None or state.newest.certificate in given
+        if reached or _has_ended(state, now):
+            state = _promote(state, now)
+        else:
+            state = _postpone(state, policy, now, request)
     kept = tuple(one for one in state.trusted if _is_trusted(state, one, policy, now, request))
     return replace(state, trusted=kept)
 
@@ -149,22 +161,32 @@ def signing_pair(state: AuthorityState, present: Pair) -> Pair:
 
 
 def _follow(state: AuthorityState, present: Pair, now: datetime) -> AuthorityState:
-    """Take note of what the Secret has: the operator's next one, or another one of the user's."""
+    """Take note of what the Secret has: the operator's next one, or another one of the user's.
+
+    That may be one of before, which its owner put back.
+    """
     certificate = _clean(present.certificate)
-    if state.following is not None and _clean(state.following.certificate) == certificate:
+    following = None if state.following is None else _clean(state.following.certificate)
+    if following == certificate:
         return replace(state, following=None)
-    if any(one.certificate == certificate for one in state.trusted):
+    known = next((one for one in state.trusted if one.certificate == certificate), None)
+    if following is None:
+        expected = state.newest.certificate == certificate
+    else:
+        # The next one comes into the Secret once it signs.
+        expected = known is not None and state.signing in (certificate, following)
+    if expected:
         return state
-    # Somebody else's: the operator's own next one is not wanted any more.
-    following = state.following
-    others = tuple(
-        one
+    # Somebody else's: what was to sign next is not wanted any more.
+    others = (
+        one if one.certificate == state.signing or one.retired else replace(one, retired=now)
         for one in state.trusted
-        if following is None or one.certificate != _clean(following.certificate)
+        if one.certificate not in (certificate, following)
     )
+    newest = replace(known or TrustedAuthority(certificate, now), retired=None)
     return replace(
         state,
-        trusted=(*others, TrustedAuthority(certificate, now)),
+        trusted=(*others, newest),
         following=None,
         generation=state.generation + 1,
     )
@@ -183,12 +205,27 @@ def _publish_next(state: AuthorityState, make: Make, now: datetime) -> Authority
 
 
 def _may_sign(state: AuthorityState, policy: AuthorityPolicy, now: datetime, request: str) -> bool:
-    signing = next((one for one in state.trusted if one.certificate == state.signing), None)
-    if signing is None or signing.ends <= now:
+    if _has_ended(state, now):
         return True
-    known = now - state.newest.since
-    waits = PROPAGATION if request.startswith(SIGN) else max(PROPAGATION, policy.overlap)
-    return known >= waits
+    return now - state.newest.since >= _waits(policy, request)
+
+
+def _waits(policy: AuthorityPolicy, request: str) -> timedelta:
+    return PROPAGATION if request.startswith(SIGN) else max(PROPAGATION, policy.overlap)
+
+
+def _has_ended(state: AuthorityState, now: datetime) -> bool:
+    """Return whether the one that signs can do so no more."""
+    signing = next((one for one in state.trusted if one.certificate == state.signing), None)
+    return signing is None or signing.ends <= now
+
+
+def _postpone(
+    state: AuthorityState, policy: AuthorityPolicy, now: datetime, request: str
+) -> AuthorityState:
+    """Give brokers time to learn of the newest: their Secret could not be written meanwhile."""
+    newest = replace(state.newest, since=now + PROPAGATION - _waits(policy, request))
+    return replace(state, trusted=(*state.trusted[:-1], newest))
 
 
 def _promote(state: AuthorityState, now: datetime) -> AuthorityState:
@@ -248,6 +285,7 @@ def encode(state: AuthorityState) -> str:
             else {"certificate": following.certificate, "key": following.key},
             "generation": state.generation,
             "seen": state.seen,
+            "asked": state.asked,
         },
         sort_keys=True,
     )
@@ -265,6 +303,7 @@ def decode(text: str) -> AuthorityState | None:
             None if following is None else Pair(following["certificate"], following["key"]),
             int(raw["generation"]),
             str(raw["seen"]),
+            int(raw.get("asked", raw["generation"])),
         )
     except (ValueError, TypeError, KeyError, UnusableError):
         return None

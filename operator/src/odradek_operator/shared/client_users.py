@@ -39,7 +39,7 @@ from odradek_operator.shared.objects import CLUSTER_LABEL, MANAGED_BY, Object, m
 from odradek_operator.shared.spec import ResourceMeta
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.user_znodes import FullZnodeError, OvertakenError
-from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
+from odradek_operator.shared.zookeeper import UnreachableError, ZnodeReader, ZooKeeper
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +210,8 @@ def _allow(zookeeper: ZooKeeper, user: ClientUser) -> None:
         added = [_entry(user.name, one) for one in sorted(operations)]
         user_znodes.update_acls(zookeeper, pattern, added)
     if user.changes:
-        _forbid(zookeeper, user.name, user.rights)
+        # Through the cache: a console's are looked at in each pass, and there may be thousands.
+        _forbid(zookeeper, zookeeper.cached, user.name, user.rights)
 
 
 def _entry(user: str, operation: AclOperation) -> AclEntry:
@@ -224,14 +225,14 @@ def remove(zookeeper: ZooKeeper, user: str) -> None:
     """
     with _named_errors(user):
         user_znodes.delete_credentials(zookeeper, user)
-        _forbid(zookeeper, user, ())
+        _forbid(zookeeper, zookeeper, user, ())
 
 
-def _forbid(zookeeper: ZooKeeper, user: str, kept: Iterable[Right]) -> None:
+def _forbid(zookeeper: ZooKeeper, reader: ZnodeReader, user: str, kept: Iterable[Right]) -> None:
     """Remove the ACLs of a user that are none of these rights."""
     left = frozenset(kept)
     principal = Principal("User", user)
-    for pattern, entries in user_znodes.every_acl(zookeeper).items():
+    for pattern, entries in user_znodes.every_acl(reader).items():
         doomed = [
             one
             for one in entries

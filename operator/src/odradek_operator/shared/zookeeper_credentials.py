@@ -113,13 +113,6 @@ def read(secret: Mapping[str, Any], now: datetime) -> ZooKeeperCredentials:
     return found
 
 
-def trust_only(credentials: ZooKeeperCredentials) -> ZooKeeperCredentials | None:
-    """Return what clients get that need no login: whom to trust; None: nothing."""
-    if not credentials.tls:
-        return None
-    return ZooKeeperCredentials(authority=credentials.authority)
-
-
 def _decode(secret: Mapping[str, Any]) -> dict[str, bytes]:
     found = {}
     for name, value in (secret.get("data") or {}).items():
@@ -211,6 +204,15 @@ def files(credentials: ZooKeeperCredentials) -> dict[str, str]:
             "\n};\n"
         )
     return found
+
+
+def trust_files(credentials: ZooKeeperCredentials) -> dict[str, str]:
+    """Return the texts for clients that need no login: whom to trust, over TLS."""
+    if not credentials.tls:
+        return {}
+    # An empty file: the authorities of their image.
+    authority = credentials.authority.rstrip()
+    return {access_files.AUTHORITY: f"{authority}\n" if authority else ""}
 
 
 def _quoted(text: str) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from odradek_operator.shared import spec, zookeeper_credentials
 from odradek_operator.shared.apply import ReconcileContext
-from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body, ClusterSpec
 from odradek_operator.shared.zookeeper import ClusterLogin, UnreachableError, ZooKeeper
 from odradek_operator.shared.zookeeper_credentials import (
@@ -76,18 +75,18 @@ def connected(context: ReconcileContext, body: Body, wanted: ClusterSpec) -> Zoo
 
 
 def client_files(context: ReconcileContext, namespace: str, wanted: ClusterSpec) -> ClientFiles:
-    """Return what exporters and jobs connect with; what is wrong is a problem of theirs."""
+    """Return what exporters and jobs connect with; what is wrong is a problem of theirs.
+
+    Raises KubeError: what their pods mount is then not known, and no reason to change them.
+    """
     found = wanted.zookeeper_authentication
     if found is None:
         return ClientFiles()
     try:
         if found.clients_secret is None:
             own = credentials(context, namespace, found.secret)
-            known = zookeeper_credentials.trust_only(own)
-        else:
-            known = credentials(context, namespace, found.clients_secret)
+            return ClientFiles(zookeeper_credentials.trust_files(own))
+        known = credentials(context, namespace, found.clients_secret)
     except CredentialsError as error:
         return ClientFiles(problem=error)
-    except KubeError as error:
-        return ClientFiles(problem=CredentialsError("ZooKeeperSecretUnusable", str(error)))
-    return ClientFiles({} if known is None else zookeeper_credentials.files(known))
+    return ClientFiles(zookeeper_credentials.files(known))
