@@ -72,6 +72,20 @@ def test_a_load_balancer_is_reached_by_its_name_before_its_address() -> None:
     )
 
 
+def test_of_several_addresses_the_present_one_stays_while_it_is_listed() -> None:
+    first, second = {"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}
+    kafka_name = BALANCED.kafka_name
+    former = {0: Line(exposed_addresses.ANY_NODE, {kafka_name: Endpoint("10.0.0.2", 9094)})}
+    for listed, host in (
+        ((first, second), "10.0.0.2"),
+        ((second, first), "10.0.0.2"),
+        ((first,), "10.0.0.1"),
+    ):
+        found = services(service("c-external-bootstrap", first), service("c-external-0", *listed))
+        known = exposed_addresses.find("c", [BALANCED], found, {}, {}, 1, former)
+        assert known.brokers == {("external", 0): Endpoint(host, 9094)}
+
+
 def test_a_template_is_advertised_at_once_and_the_service_still_needs_an_address() -> None:
     one = replace(BALANCED, host_template="b{nodeId}.example", port_template="1909{nodeId}")
     known = exposed_addresses.find("c", [one], services(service("c-external-0")), {}, {}, 2)

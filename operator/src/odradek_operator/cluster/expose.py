@@ -168,7 +168,6 @@ def _look(
     by_node = any(one.by_node for one in wanted.exposed)
     placed = _placed(context, meta) if by_node else {}
     nodes = _nodes(context) if by_node else {}
-    reachable = exposed_addresses.find(meta.name, wanted.exposed, services, placed, nodes, brokers)
     # Brokers never talk to each other over a load balancer.
     served = tuple(
         one
@@ -178,6 +177,9 @@ def _look(
     name = cluster_objects.workload_name(meta.name)
     config = context.kube.get("v1", "ConfigMap", meta.namespace, name) or {}
     former = exposed_addresses.decode(config.get("data", {}).get(listener_objects.EXPOSED, ""))
+    reachable = exposed_addresses.find(
+        meta.name, wanted.exposed, services, placed, nodes, brokers, former
+    )
     return Exposed(wanted.exposed, served, reachable, former)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from odradek_operator.cluster import exposed_services
@@ -75,8 +76,12 @@ def find(
     placed: Mapping[int, str],
     nodes: Mapping[str, Mapping[str, Any]] | None,
     brokers: int,
+    former: Mapping[int, Line] = MappingProxyType({}),
 ) -> Reachable:
     """Return where clients reach so many brokers.
+
+    Of several addresses of a load balancer, the one that the broker has so far (`former`) counts
+    while it is listed: the order of others must restart nobody.
 
     `services` and `nodes` are the live objects by name, `placed` are the nodes of brokers. Without
     `nodes` they cannot be read.
@@ -93,7 +98,10 @@ def find(
             service = services.get(own)
             if not _is_there(one, service):
                 missing.append(own)
-            host = _host(one, broker_id, service, placed.get(broker_id), nodes)
+            before = (
+                former[broker_id].endpoints.get(one.kafka_name) if broker_id in former else None
+            )
+            host = _host(one, broker_id, service, placed.get(broker_id), nodes, before)
             port = one.port_of(broker_id) or _port(one, service)
             if host is not None and port is not None:
                 known[one.listener, broker_id] = Endpoint(host, port)
@@ -152,12 +160,15 @@ def _host(
     service: Mapping[str, Any] | None,
     node: str | None,
     nodes: Mapping[str, Mapping[str, Any]] | None,
+    former: Endpoint | None,
 ) -> str | None:
     if one.host_template is not None:
         return one.host(broker_id)
     if one.type == LOAD_BALANCER:
-        there = _is_there(one, service)
-        return _ingress(service)[0] if there and service is not None else None
+        listed = _ingress(service) if service is not None and _is_there(one, service) else []
+        if former is not None and former.host in listed:
+            return former.host
+        return listed[0] if listed else None
     return None if node is None else _node_address(one, (nodes or {}).get(node))
 
 
