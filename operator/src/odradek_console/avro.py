@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 import fastavro
@@ -31,6 +31,8 @@ _MOST_SCHEMA_BYTES: Final = 1024 * 1024
 _DEEPEST: Final = 200
 _LONGEST_NAME: Final = 200
 _MOST_KEPT: Final = 500
+# Parsed, a schema takes some thirty times its bytes.
+_MOST_KEPT_BYTES: Final = 4 * 1024 * 1024
 _MOST_ASKED: Final = 20
 _ANSWER_S: Final = 2.0
 _ASK_AGAIN_S: Final = 15.0
@@ -221,12 +223,20 @@ def read_answer(number: int, body: bytes) -> ValueSchema:
         return ValueSchema(number, "AVRO", why=f"its schema is none: {type(error).__name__}")
 
 
+class _Kept(NamedTuple):
+    """A schema, until when it counts (monotonic), and its bytes."""
+
+    until_s: float
+    schema: ValueSchema
+    size: int
+
+
 class SchemaRegistry:
     """The schemas of one registry. Without a `url` there are none."""
 
     def __init__(self, url: str | None) -> None:
         self._url = None if url is None else url.rstrip("/")
-        self._kept: OrderedDict[int, tuple[float, ValueSchema]] = OrderedDict()
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
         self._session: aiohttp.ClientSession | None = None
 
     async def schemas(self, contents: Iterable[bytes | None]) -> Schemas:
@@ -235,20 +245,32 @@ class SchemaRegistry:
             return {}
         numbers = dict.fromkeys(one for each in contents if (one := number_of(each)) is not None)
         now = time.monotonic()
-        due = [one for one in numbers if self._kept.get(one, (0.0, None))[0] <= now]
+        due = [one for one in numbers if one not in self._kept or self._kept[one].until_s <= now]
         asked = due[:_MOST_ASKED]
-        for number, found in zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True):
+        for number, answer in zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True):
+            found, size = answer
             # A schema of a number never changes. Why there was none may.
-            until = float("inf") if not found.why or found.parsed else now + _ASK_AGAIN_S
-            self._kept[number] = (until, found)
-        known = {one: self._kept[one][1] for one in numbers if one in self._kept}
+            until_s = float("inf") if not found.why or found.parsed else now + _ASK_AGAIN_S
+            self._kept[number] = _Kept(until_s, found, size)
+        known = {one: self._kept[one].schema for one in numbers if one in self._kept}
         for one in known:
             self._kept.move_to_end(one)
-        while len(self._kept) > _MOST_KEPT:
+        while (
+            len(self._kept) > _MOST_KEPT
+            or sum(one.size for one in self._kept.values()) > _MOST_KEPT_BYTES
+        ):
             self._kept.popitem(last=False)
         return known
 
-    async def _ask(self, number: int) -> ValueSchema:
+    async def _ask(self, number: int) -> tuple[ValueSchema, int]:
+        """Return what a number stands for, and the bytes of its schema."""
+        body = await self._fetch(number)
+        if isinstance(body, str):
+            return ValueSchema(number, "", why=body), 0
+        return read_answer(number, body), len(body)
+
+    async def _fetch(self, number: int) -> bytes | str:
+        """Return the answer of the registry, or why there is none."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
             self._session = aiohttp.ClientSession(timeout=timeout)
@@ -260,16 +282,16 @@ class SchemaRegistry:
                 while not answer.content.at_eof() and len(body) <= _MOST_SCHEMA_BYTES:
                     body += await answer.content.read(_MOST_SCHEMA_BYTES + 1)
         except TimeoutError:
-            return ValueSchema(number, "", why="the registry does not answer")
+            return "the registry does not answer"
         except (aiohttp.ClientError, OSError) as error:
-            return ValueSchema(number, "", why=f"the registry does not answer: {error}"[:300])
+            return f"the registry does not answer: {error}"[:300]
         if len(body) > _MOST_SCHEMA_BYTES:
-            return ValueSchema(number, "", why="its schema is too large")
+            return "its schema is too large"
         if answer.status == 404:
-            return ValueSchema(number, "", why="the registry has no such schema")
+            return "the registry has no such schema"
         if answer.status != 200:
-            return ValueSchema(number, "", why=f"the registry answers with {answer.status}")
-        return read_answer(number, body)
+            return f"the registry answers with {answer.status}"
+        return body
 
     async def close(self) -> None:
         """Close the connections."""
