@@ -250,3 +250,21 @@ def test_a_registry_that_is_away_is_told_and_records_are_shown(
     console.end()
     code, said = Running.mistake(tmp_path, ["--schema-registry", "nowhere"])
     assert (code, said) == (2, "odradek: --schema-registry nowhere is not like http://HOST:PORT\n")
+
+
+async def test_large_schemas_make_room_for_those_that_were_asked_for_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(avro, "_MOST_KEPT_BYTES", 5_000)
+    with serving() as running:
+        for number in range(4):
+            padded = {**ORDER, "doc": "x" * 2_000}
+            running.schemas[number] = {"schema": json.dumps(padded)}
+        registry = avro.SchemaRegistry(running.url)
+        for number in (0, 1, 2, 3, 3):
+            content = b"\0" + number.to_bytes(4) + b"x"
+            assert (await registry.schemas([content]))[number].parsed
+        await registry.close()
+        asked = [running.asked[f"/base/schemas/ids/{number}"] for number in range(4)]
+        assert asked == [1, 1, 1, 1]
+        assert [*registry._kept] == [2, 3]
