@@ -72,7 +72,7 @@ def test_people_approve_and_cancel_moves_and_no_others_do(
     one_replica = {"replicationFactor": 1, "config": {"min.insync.replicas": "1"}}
     kubectl.apply(topic(TOPIC, partitions=1, **one_replica))
     wait_for(kubectl, "topic", TOPIC, "Synced")
-    [[owner]] = leaders(bootstrap, TOPIC, count=1).values()
+    [[owner]] = leaders(bootstrap, TOPIC, count=1, partitions=1).values()
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "console-users"}}
     kubectl.apply({**secret, "stringData": {"users": users.line("ann", "s3cret")}})
     before = kubectl.get("deployment", NAME)["metadata"]["generation"]
@@ -108,7 +108,8 @@ def test_people_approve_and_cancel_moves_and_no_others_do(
 
                 eventually(lambda phase=phase, ended=ended: phase() in ended, f"{action} works")  # type: ignore[misc]
             eventually(
-                lambda: leaders(bootstrap, TOPIC, count=1) == {0: [(owner + 1) % 3]}, "the move"
+                lambda: leaders(bootstrap, TOPIC, count=1, partitions=1) == {0: [(owner + 1) % 3]},
+                "the move",
             )
     finally:
         patch(kubectl, "kafkacluster", "main", console={"users": None, "writable": None})

@@ -65,15 +65,17 @@ def wait_for(kubectl: Kubectl, kind: str, name: str, reason: str) -> None:
     eventually(probe, f"{kind} {name} {reason}", 600)
 
 
-def leaders(bootstrap: str, name: str, count: int) -> dict[int, list[int]]:
+def leaders(
+    bootstrap: str, name: str, count: int, partitions: int = PARTITIONS
+) -> dict[int, list[int]]:
     """Return the replicas per partition, once the metadata has `count` for each."""
     client = confluent_kafka.admin.AdminClient(settings(bootstrap))
 
     def told() -> dict[int, list[int]]:
         known = client.list_topics(timeout=60).topics
-        partitions = known[name].partitions if name in known else {}
-        found = {one: list(each.replicas) for one, each in partitions.items()}
-        assert sorted(found) == list(range(PARTITIONS))
+        listed = known[name].partitions if name in known else {}
+        found = {one: list(each.replicas) for one, each in listed.items()}
+        assert sorted(found) == list(range(partitions))
         assert {len(replicas) for replicas in found.values()} == {count}
         return found
 
