@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type compiled unit quick quickstart e2e test bench clocks chaos simulate docs up down cluster images kubeconfig lock
+.PHONY: help setup fmt lint type compiled unit quick quickstart e2e test bench clocks chaos simulate docs up down cluster images kubeconfig release lock
 
 PY := .venv/bin/python
 PACKAGES := broker_image/src operator/src operator/spark_job/src
@@ -17,6 +17,8 @@ CORES := tests/assignment tests/config tests/controller/test_core.py tests/contr
   tests/spark/test_offsets.py tests/spark/test_turns.py
 # Most tests wait most of the time, so there may be more workers than processors.
 WORKERS ?= 4
+# Where the images of a release will be pushed. This one takes nothing: there is no registry of the project yet.
+REGISTRY ?= registry.example.com/odradek
 # Few tests that fail run once more, alone; what passes then is named as flaky.
 PYTEST := $(PY) -m tests.second_try
 # A file's tests share processes; the longest files begin first (tests/conftest.py).
@@ -105,6 +107,9 @@ images: .venv/.ready ## build the images; load them on the nodes where there is 
 
 kubeconfig: .venv/.ready ## print the path of the cluster's kubeconfig
 	@$(PY) -m tests.cluster kubeconfig
+
+release: .venv/.ready ## make dist/ of this commit: wheel, images, chart, SBOMs (REGISTRY=... names where images will be)
+	@$(PY) -m tests.release --registry $(REGISTRY)
 
 lock: .venv/.ready ## resolve the dependencies anew and write the requirements.lock files
 	@bash tests/lock.sh

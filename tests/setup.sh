@@ -7,9 +7,10 @@ cd "$(dirname "$0")/.."
 # Package -> program that shows that it is there. Java runs ZooKeeper, Spark, Apache Kafka and, from
 # their source, small programs of the tests; Maven fetches jars, kcat is an outside client, strace
 # makes disks fail, PostgreSQL is a sink of Spark jobs. Node runs an application of KafkaJS, which npm
-# fetches. Prometheus judges the chart's alerts and dashboards.
+# fetches. Prometheus judges the chart's alerts and dashboards. docker-registry takes a release.
 declare -A needed=([default-jdk-headless]=javac [maven]=mvn [kcat]=kcat [strace]=strace
-  [nodejs]=node [npm]=npm [prometheus]=promtool [postgresql]=pg_ctlcluster)
+  [nodejs]=node [npm]=npm [prometheus]=promtool [postgresql]=pg_ctlcluster
+  [docker-registry]=docker-registry)
 
 say() { printf '%s\n' "$*" >&2; }
 

@@ -143,15 +143,6 @@ def _dispatch(arguments: argparse.Namespace, where: Paths) -> None:
     actions[arguments.command]()
 
 
-def _become_root() -> None:
-    """Restart under sudo with the caller's home, which has the cache."""
-    if shutil.which("sudo") is None:
-        raise ClusterError("run this as root; there is no sudo")
-    kept = [f"{name}={os.environ[name]}" for name in ("HOME", "PATH") if name in os.environ]
-    again = [sys.executable, "-m", "tests.cluster", *sys.argv[1:]]
-    os.execvp("sudo", ["sudo", "--preserve-env", "env", *kept, *again])
-
-
 def main() -> int:
     """Run one command. An error is one line on stderr and exit status 1."""
     arguments = _parser().parse_args()
@@ -161,8 +152,7 @@ def main() -> int:
         if arguments.command == "kubeconfig":
             _kubeconfig(where)
             return 0
-        if os.geteuid() != 0:
-            _become_root()
+        host.become_root("tests.cluster")
         where.cache.mkdir(parents=True, exist_ok=True)
         with (where.cache / "lock").open("w") as lock:
             try:

@@ -3,6 +3,7 @@
 If the base image of a Dockerfile cannot be pulled, a substitute with the same name is built from
 Debian packages, so the Dockerfiles are the same as for Docker. Builds use the host's package
 configuration (pip, Maven) and its certificate authorities, but images do not contain them.
+With SOURCE_DATE_EPOCH in the environment, the same inputs give the same bytes.
 """
 
 import configparser
@@ -12,7 +13,8 @@ import shlex
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cluster.settings import Paths
@@ -25,14 +27,21 @@ SUBSTITUTE_PACKAGES = ("python3", "python3-venv", "ca-certificates")
 HOST_CA = Path("/etc/ssl/certs/ca-certificates.crt")
 HOST_JAVA_CA = Path("/etc/ssl/certs/java/cacerts")
 JAVA_CA_IN_BUILD = "/run/host-java-cacerts"
-RUN_ROOT = Path("/run/odradek-buildah")
 
 
 def command(paths: Paths, *words: str | Path) -> list[str | Path]:
     """Return a buildah command line on the project's storage."""
-    driver = os.environ.get("STORAGE_DRIVER", "overlay")
-    where = ["--root", f"{paths.cache}/images", "--runroot", str(RUN_ROOT)]
-    return ["buildah", *where, "--storage-driver", driver, *words]
+    where = ["--root", str(paths.storage), "--runroot", str(paths.storage_run)]
+    return ["buildah", *where, "--storage-driver", _driver(), *words]
+
+
+def _driver() -> str:
+    return os.environ.get("STORAGE_DRIVER", "overlay")
+
+
+def stored(paths: Paths, name: str) -> str:
+    """Return how skopeo names a stored image."""
+    return f"containers-storage:[{_driver()}@{paths.storage}+{paths.storage_run}]{name}"
 
 
 def environment(paths: Paths) -> dict[str, str]:
@@ -40,6 +49,12 @@ def environment(paths: Paths) -> dict[str, str]:
     temporary = paths.cache / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     return {**os.environ, "TMPDIR": str(temporary)}
+
+
+def _epoch() -> list[str]:
+    """Return the option that gives every file of an image the time that the environment sets."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    return [f"--timestamp={epoch}"] if epoch else []
 
 
 def image_id(paths: Paths, name: str) -> str:
@@ -89,7 +104,8 @@ def _build_substitute(paths: Paths, log: Path) -> None:
     try:
         run(command(paths, "add", "--quiet", container, archive, "/"), env=environment(paths))
         run(command(paths, "config", "--cmd", "bash", container), env=environment(paths))
-        run(command(paths, "commit", "--quiet", container, BASE), env=environment(paths))
+        commit = command(paths, "commit", "--quiet", *_epoch(), container, BASE)
+        run(commit, env=environment(paths))
     finally:
         run(command(paths, "rm", container), env=environment(paths), check=False)
         archive.unlink(missing_ok=True)
@@ -150,7 +166,9 @@ def build(
     paths: Paths, name: str, dockerfile: Path, context: Path, labels: Mapping[str, str], log: Path
 ) -> None:
     """Build an image with cached layers, so that only changed layers are built."""
-    options = ["--layers", "--isolation", "chroot", "--pull=false", *mounts(paths)]
+    options = ["--layers", "--isolation", "chroot", "--pull=false", *mounts(paths), *_epoch()]
+    if _epoch():
+        options.append(f"--build-arg=SOURCE_DATE_EPOCH={os.environ['SOURCE_DATE_EPOCH']}")
     marks = [f"--label={key}={value}" for key, value in labels.items()]
     argv = command(paths, "bud", *options, *marks, "--tag", name, "--file", dockerfile, context)
     run_logged(argv, log, env=environment(paths))
@@ -161,8 +179,6 @@ def export(paths: Paths, name: str, target: Path, known: Mapping[str, Path]) -> 
 
     `known` has their files by the hash in their digest.
     """
-    driver = os.environ.get("STORAGE_DRIVER", "overlay")
-    source = f"containers-storage:[{driver}@{paths.cache}/images+{RUN_ROOT}]{name}"
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         layout = Path(scratch)
         blobs = layout / "blobs/sha256"
@@ -173,7 +189,7 @@ def export(paths: Paths, name: str, target: Path, known: Mapping[str, Path]) -> 
         # Compression would take longer than anything else.
         copy = ["skopeo", "--insecure-policy", "copy", "--quiet"]
         plain = "--dest-oci-accept-uncompressed-layers"
-        run([*copy, plain, source, f"oci:{layout}"], env=environment(paths))
+        run([*copy, plain, stored(paths, name), f"oci:{layout}"], env=environment(paths))
         index = layout / "index.json"
         found = json.loads(index.read_text())
         found["manifests"][0]["annotations"] = {"io.containerd.image.name": name}
@@ -182,6 +198,16 @@ def export(paths: Paths, name: str, target: Path, known: Mapping[str, Path]) -> 
             for file in sorted(layout.rglob("*")):
                 if file.is_file() and not file.is_symlink():
                     archive.add(file, file.relative_to(layout))
+
+
+@contextmanager
+def mounted(paths: Paths, name: str) -> Iterator[Path]:
+    """Yield a folder with the files of a stored image."""
+    container = run(command(paths, "from", "--pull=false", name), env=environment(paths)).strip()
+    try:
+        yield Path(run(command(paths, "mount", container), env=environment(paths)).strip())
+    finally:
+        run(command(paths, "rm", container), env=environment(paths))
 
 
 def from_scratch(paths: Paths, name: str, program: Path) -> None:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.cluster import buildah, cgroups, components, control, network, node, settings, volumes
+from tests.cluster import cgroups, components, control, mounts, network, node, settings, volumes
 from tests.cluster.images import Image, store_all
 from tests.cluster.layout import Node
 from tests.cluster.settings import Paths
@@ -49,7 +49,7 @@ def _restore_host(paths: Paths) -> None:
     for path in map(Path, before["absent"]):
         if path == NAMESPACES and network.namespaces():
             continue  # somebody else has made one since
-        if str(path) in _mount_points():
+        if str(path) in mounts.points():
             run(["umount", path])
         if path.is_dir():
             shutil.rmtree(path)
@@ -146,19 +146,6 @@ def _find(nodes: Sequence[Node], name: str) -> Node:
     raise ClusterError(f"no node {name}; there are {', '.join(each.name for each in nodes)}")
 
 
-def _mounts(paths: Paths) -> list[str]:
-    """Return the mount points below the cluster's directories, the deepest first.
-
-    An interrupted build leaves mounts in the image storage.
-    """
-    roots = (f"{paths.state}/", f"{paths.run}/", f"{paths.cache}/images/", f"{buildah.RUN_ROOT}/")
-    return sorted((point for point in _mount_points() if point.startswith(roots)), reverse=True)
-
-
-def _mount_points() -> list[str]:
-    return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-
-
 def _shim_sockets(paths: Paths) -> list[Path]:
     """Return the sockets of containerd's shims; their names are hashes, stored in the bundles."""
     notes = paths.run.glob("*/io.containerd.runtime.v2.task/*/*/address")
@@ -169,10 +156,8 @@ def down(nodes: Sequence[Node], paths: Paths) -> None:
     """Stop and remove everything, if there is anything. Raises ClusterError."""
     sockets = _shim_sockets(paths)
     cgroups.kill()
-    for _ in range(3):
-        for point in _mounts(paths):
-            run(["umount", "--lazy", point], check=False)
-    if left := _mounts(paths):
+    # An interrupted build leaves mounts in the image storage.
+    if left := mounts.unmount((paths.state, paths.run, paths.storage, paths.storage_run)):
         raise ClusterError(f"{left[0]} cannot be unmounted; nothing was removed")
     network.remove(nodes)
     for socket in sockets:
@@ -180,7 +165,7 @@ def down(nodes: Sequence[Node], paths: Paths) -> None:
     # The kernel frees a group shortly after its last process ends.
     wait_until(_groups_removed, "the control groups to become empty", timeout_s=60)
     _restore_host(paths)
-    for directory in (paths.state, paths.run, buildah.RUN_ROOT):
+    for directory in (paths.state, paths.run, paths.storage_run):
         if directory.exists():
             shutil.rmtree(directory)
     say("    the cluster is removed")

@@ -1,7 +1,8 @@
-"""Installs the packages that the cluster needs on Debian and Ubuntu."""
+"""Installs the packages that commands need on Debian and Ubuntu, and makes them run as root."""
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -54,6 +55,20 @@ def ensure(packages: Mapping[str, str], paths: Paths) -> None:
         run_logged(install, log, env=environment)
     if still := missing(packages):
         raise ClusterError(f"failed to install {_sentence(still)}; see {log}")
+
+
+def become_root(module: str) -> None:
+    """Restart a command line under sudo, unless this is root. Raises ClusterError.
+
+    It keeps the caller's home, which has the cache.
+    """
+    if os.geteuid() == 0:
+        return
+    if shutil.which("sudo") is None:
+        raise ClusterError("run this as root; there is no sudo")
+    kept = [f"{name}={os.environ[name]}" for name in ("HOME", "PATH") if name in os.environ]
+    again = [sys.executable, "-m", module, *sys.argv[1:]]
+    os.execvp("sudo", ["sudo", "--preserve-env", "env", *kept, *again])
 
 
 def _sentence(names: Iterable[str]) -> str:

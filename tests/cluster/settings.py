@@ -29,6 +29,18 @@ class Paths:
     state: Path
     cache: Path
     run: Path
+    # Releases are built in a storage of their own, beside that of the cluster's images.
+    storage_name: str = "images"
+
+    @property
+    def storage(self) -> Path:
+        """Where buildah keeps images."""
+        return self.cache / self.storage_name
+
+    @property
+    def storage_run(self) -> Path:
+        """Where buildah keeps what it knows of containers; a reboot may remove it."""
+        return Path(f"/run/odradek-{self.storage_name}")
 
     @property
     def bin(self) -> Path:

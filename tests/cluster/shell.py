@@ -31,13 +31,14 @@ def run(
     *,
     stdin: str | None = None,
     env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
     check: bool = True,
 ) -> str:
     """Run a command and return its stdout. Raises ClusterError with the last line of stderr."""
     words = [str(word) for word in argv]
     try:
         done = subprocess.run(
-            words, input=stdin, env=env, capture_output=True, text=True, check=False
+            words, input=stdin, env=env, cwd=cwd, capture_output=True, text=True, check=False
         )
     except FileNotFoundError as error:
         raise ClusterError(f"{words[0]} is not installed") from error

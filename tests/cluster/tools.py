@@ -59,9 +59,10 @@ def _kubernetes_version() -> str:
     return " ".join(f"-X {package}.{name}={value}" for name, value in values.items())
 
 
+HELM = Tool("helm", "helm.sh/helm/v3/cmd/helm@v3.19.0")
 BUILTIN_TOOLS = (
     Tool("pause"),
-    Tool("helm", "helm.sh/helm/v3/cmd/helm@v3.19.0"),
+    HELM,
     Tool("etcd"),
     Tool("coredns", "github.com/coredns/coredns@v1.12.4"),
     Tool("kubebox", ldflags=f"-s -w {_kubernetes_version()}"),
@@ -69,7 +70,7 @@ BUILTIN_TOOLS = (
 # kind has the rest of the cluster; kubebox is kubectl.
 KIND_TOOLS = (
     Tool("kind", "sigs.k8s.io/kind@v0.30.0"),
-    Tool("helm", "helm.sh/helm/v3/cmd/helm@v3.19.0"),
+    HELM,
     Tool("kubebox", ldflags=f"-s -w {_kubernetes_version()}"),
 )
 # How Flux and Argo CD judge resources.

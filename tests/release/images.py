@@ -1,0 +1,85 @@
+"""The images of a release: built from nothing, in a storage of their own, as OCI archives.
+
+Files in layers have one time for ever, so a layer whose files did not change is the same in the
+next release, and nodes fetch only what is new. A label has the time of the commit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from tests.cluster import buildah, mounts
+from tests.cluster.images import IMAGES, Image
+from tests.cluster.settings import Paths
+from tests.cluster.shell import ClusterError, run, step
+from tests.release import archives, sbom
+from tests.release.source import Source
+
+# What the chart names; the others are for the tests' cluster.
+NAMES: Final = ("broker", "operator", "spark-job")
+# 1980-01-02, in every time zone after the first second that a wheel and a jar can hold.
+FILES_EPOCH: Final = 315619200
+_LABELS: Final = "org.opencontainers.image"
+
+
+def build(tree: Path, target: Path, source: Source, paths: Paths) -> dict[str, str]:
+    """Write each image of an exported commit, and its SBOM; return the digests by name.
+
+    Raises ClusterError.
+    """
+    own = replace(paths, storage_name="release-images")
+    os.environ["SOURCE_DATE_EPOCH"] = str(FILES_EPOCH)
+    _remove(own)
+    try:
+        buildah.ensure_base(own, paths.build_logs / "release-base.log")
+        wanted = [image for image in IMAGES if image.name in NAMES]
+        return {image.name: _build(image, tree, target, source, own) for image in wanted}
+    finally:
+        _remove(own)
+
+
+def _remove(paths: Paths) -> None:
+    folders = (paths.storage, paths.storage_run)
+    if left := mounts.unmount(folders):
+        raise ClusterError(f"{left[0]} cannot be unmounted; end what uses it, and begin again")
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _build(image: Image, tree: Path, target: Path, source: Source, paths: Paths) -> str:
+    log = paths.build_logs / f"release-{image.name}.log"
+    name = f"{image.name}:{source.version}"
+    with step(f"image {name}", log):
+        created = datetime.fromtimestamp(source.epoch, UTC).isoformat()
+        labels = {
+            f"{_LABELS}.created": created,
+            f"{_LABELS}.revision": source.commit,
+            f"{_LABELS}.version": source.version,
+            f"{_LABELS}.licenses": "Apache-2.0",
+        }
+        buildah.build(paths, name, tree / image.dockerfile, tree / image.folder, labels, log)
+    with step(f"archive and SBOM of {name}"):
+        stem = f"odradek-{image.name}-{source.version}"
+        digest = _archive(name, source.version, target / f"{stem}.oci.tar", paths)
+        with buildah.mounted(paths, name) as root:
+            text = sbom.of_image(root, image.name, digest, source)
+        (target / f"{stem}.cdx.json").write_text(text)
+    return digest
+
+
+def _archive(name: str, version: str, target: Path, paths: Paths) -> str:
+    """Write a stored image as an archive; return the digest of its manifest."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        copy = ["skopeo", "--insecure-policy", "copy", "--quiet", buildah.stored(paths, name)]
+        run([*copy, f"oci:{scratch}:{version}"], env=buildah.environment(paths))
+        archives.write_tar(Path(scratch), target, FILES_EPOCH)
+        (manifest,) = json.loads((Path(scratch) / "index.json").read_text())["manifests"]
+        digest: str = manifest["digest"]
+        return digest

@@ -1,0 +1,105 @@
+"""The SBOM of an image in CycloneDX: its Debian packages, Python distributions and jars."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import uuid
+import zipfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from cyclonedx.model import HashAlgorithm, HashType
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output import make_outputter
+from cyclonedx.schema import OutputFormat, SchemaVersion
+from packageurl import PackageURL
+
+from tests.release import archives
+from tests.release.source import Source
+
+_DISTRIBUTIONS: Final = ("opt/odradek/lib/python*/site-packages", "usr/lib/python3/dist-packages")
+# Maven's part of a jar that was made by it.
+_POM: Final = re.compile(r"META-INF/maven/[^/]+/[^/]+/pom\.properties")
+_JAR: Final = re.compile(r"(?P<name>.+?)-(?P<version>\d.*)")
+
+
+def of_image(root: Path, name: str, digest: str, source: Source) -> str:
+    """Return the SBOM of an image as JSON; `root` has its files, `digest` is its manifest's."""
+    purl = PackageURL("oci", None, name, digest)
+    subject = Component(
+        name=f"odradek/{name}",
+        version=source.version,
+        type=ComponentType.CONTAINER,
+        purl=purl,
+        bom_ref=str(purl),
+    )
+    metadata = BomMetaData(
+        component=subject, timestamp=datetime.fromtimestamp(source.epoch, UTC), tools=()
+    )
+    found = [*_packages(root), *_distributions(root), *_jars(root)]
+    bom = Bom(
+        components=found,
+        metadata=metadata,
+        serial_number=uuid.uuid5(uuid.NAMESPACE_URL, str(purl)),
+    )
+    bom.register_dependency(subject, found)
+    outputter = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6)
+    return outputter.output_as_string(indent=1) + "\n"
+
+
+def _component(purl: PackageURL, **more: object) -> Component:
+    return Component(
+        name=purl.name,
+        version=purl.version,
+        type=ComponentType.LIBRARY,
+        group=purl.namespace if purl.type == "maven" else None,
+        purl=purl,
+        bom_ref=str(purl),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def _packages(root: Path) -> Iterator[Component]:
+    """Yield the Debian packages that dpkg has installed."""
+    for paragraph in (root / "var/lib/dpkg/status").read_text().split("\n\n"):
+        fields = dict(re.findall(r"^([A-Za-z-]+): (.*)$", paragraph, re.MULTILINE))
+        if fields.get("Status", "").endswith(" installed"):
+            architecture = {"arch": fields["Architecture"]}
+            yield _component(
+                PackageURL("deb", "debian", fields["Package"], fields["Version"], architecture)
+            )
+
+
+def _distributions(root: Path) -> Iterator[Component]:
+    folders = [str(folder) for pattern in _DISTRIBUTIONS for folder in root.glob(pattern)]
+    for each in importlib.metadata.distributions(path=folders):
+        name = re.sub(r"[-_.]+", "-", each.name).lower()
+        yield _component(PackageURL("pypi", None, name, each.version))
+
+
+def _jars(root: Path) -> Iterator[Component]:
+    """Yield the jars of Spark; one that does not say who it is counts by the name of its file."""
+    for jar in sorted((root / "opt").rglob("*.jar")):
+        found = HashType(alg=HashAlgorithm.SHA_256, content=archives.sha256(jar))
+        group, name, version = _coordinates(jar)
+        path = {} if group else {"file_name": jar.name}
+        yield _component(
+            PackageURL("maven" if group else "generic", group, name, version, path), hashes=[found]
+        )
+
+
+def _coordinates(jar: Path) -> tuple[str, str, str]:
+    with zipfile.ZipFile(jar) as archive:
+        poms = [name for name in archive.namelist() if _POM.fullmatch(name)]
+        # A jar with several has others in itself: which is its own is unknown.
+        if len(poms) == 1:
+            lines = archive.read(poms[0]).decode(errors="replace").splitlines()
+            said = dict(line.split("=", 1) for line in lines if "=" in line)
+            if {"groupId", "artifactId", "version"} <= said.keys():
+                return said["groupId"], said["artifactId"], said["version"]
+    known = _JAR.fullmatch(jar.stem)
+    return ("", known["name"], known["version"]) if known else ("", jar.stem, "")

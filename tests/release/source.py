@@ -1,0 +1,94 @@
+"""The commit that is released: a clean one, with a version and what changed in it."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import tarfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+_CHART: Final = "charts/odradek/Chart.yaml"
+_HEADING: Final = re.compile(r"^## ([^\s,]+).*$", re.MULTILINE)
+
+
+class ReleaseError(Exception):
+    """There can be no release; one line that says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is released; `notes` is Markdown, `epoch` the time of the commit in Unix seconds."""
+
+    commit: str
+    epoch: int
+    version: str
+    notes: str
+
+
+def git(repository: Path, *words: str) -> bytes:
+    """Return what git prints. Raises ReleaseError."""
+    done = subprocess.run(["git", "-C", repository, *words], capture_output=True, check=False)
+    if done.returncode:
+        raise ReleaseError(f"git {words[0]}: {done.stderr.decode().strip()}")
+    return done.stdout
+
+
+def read(repository: Path) -> Source:
+    """Return the commit of a checkout as a release. Raises ReleaseError.
+
+    Its version is that of pyproject.toml, which Chart.yaml repeats. A version that has a tag is
+    that commit for ever.
+    """
+    if changes := git(repository, "status", "--porcelain").decode().splitlines():
+        name = changes[0][3:]
+        raise ReleaseError(f"the checkout is not its commit: commit or remove {name} first")
+    commit, epoch = git(repository, "log", "-1", "--format=%H %ct").decode().split()
+    version = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((repository / _CHART).read_text())
+    for key in ("version", "appVersion"):
+        if chart[key] != version:
+            raise ReleaseError(
+                f"pyproject.toml has the version {version}, but {_CHART} the {key} {chart[key]}: "
+                "write the same into both"
+            )
+    tag = git(repository, "for-each-ref", "--format=%(objectname) %(*objectname)", _tag(version))
+    if tag.strip() and commit not in tag.decode().split():
+        raise ReleaseError(
+            f"the tag v{version} is another commit: "
+            f"raise the version in pyproject.toml and {_CHART}"
+        )
+    return Source(commit, int(epoch), version, notes(repository, version))
+
+
+def _tag(version: str) -> str:
+    return f"refs/tags/v{version}"
+
+
+def notes(repository: Path, version: str) -> str:
+    """Return what CHANGELOG.md says below the heading of a version. Raises ReleaseError."""
+    text = (repository / "CHANGELOG.md").read_text()
+    headings = list(_HEADING.finditer(text))
+    for number, heading in enumerate(headings):
+        if heading[1] == version:
+            following = headings[number + 1 : number + 2]
+            end = following[0].start() if following else len(text)
+            found = text[heading.end() : end].strip()
+            if found:
+                return found
+    raise ReleaseError(
+        f"CHANGELOG.md says nothing about {version}: add a section '## {version}' with what changed"
+    )
+
+
+def export(repository: Path, commit: str, target: Path) -> None:
+    """Write the files of a commit, and no others, to a new folder. Raises ReleaseError."""
+    # Whatever the umask of whoever releases.
+    archive = git(repository, "-c", "tar.umask=0022", "archive", commit)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(target, filter="tar")
