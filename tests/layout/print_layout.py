@@ -41,7 +41,7 @@ FOLDERS = {
     "kubectl/ autoscaling/ helm/ argocd/ flux/",
     "docs": "the design and its rows, decisions (adr/), what was tested with which clients",
     "tests": "unit tests foldered by behaviour; cluster/ (the built-in Kubernetes), docs/ (the "
-    "site), e2e/, chaos/, simulator/ (seeded schedules of faults), fuzz/ (damaged frames), "
+    "site), release/ (`make release`), e2e/, chaos/, simulator/ (seeded schedules of faults), fuzz/ (damaged frames), "
     "peers/ (Apache Kafka's own "
     "tools and clients; go/ and node/: programs with the clients of these languages), bench/, "
     "layout/ (this list, imports, names, walks), support/",

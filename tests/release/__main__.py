@@ -33,6 +33,18 @@ def build(repository: Path, registry: str, where: Paths) -> Path:
             f"{registry!r} is no registry: take one like registry.example.com/odradek"
         )
     released = source.read(repository)
+    where.cache.mkdir(parents=True, exist_ok=True)
+    with (where.cache / "release.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ClusterError("another release is being made; begin again after it") from error
+        host.ensure(host.BUILD_PACKAGES, where)
+        tools.ensure(where, (tools.HELM,))
+        return _make(repository, released, registry, where)
+
+
+def _make(repository: Path, released: Source, registry: str, where: Paths) -> Path:
     work = repository / _WORK
     shutil.rmtree(work, ignore_errors=True)
     tree, made = work / "tree", work / "dist"
@@ -79,16 +91,7 @@ def main() -> int:
     os.environ["PATH"] = f"{where.bin}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     try:
         host.become_root("tests.release")
-        where.cache.mkdir(parents=True, exist_ok=True)
-        with (where.cache / "release.lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ClusterError("another release is being made") from error
-            source.read(REPO)
-            host.ensure(host.BUILD_PACKAGES, where)
-            tools.ensure(where, (tools.HELM,))
-            print(build(REPO, arguments.registry, where))
+        print(build(REPO, arguments.registry, where))
     except ReleaseError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -17,7 +17,9 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.cluster import settings
 from tests.cluster.settings import REPO
-from tests.release import archives, chart, python, sbom, source
+from tests.cluster.shell import run
+from tests.docs import blocks
+from tests.release import archives, chart, images, python, sbom, source
 from tests.release.__main__ import build, notes
 from tests.release.source import ReleaseError, Source
 from tests.support import helm, registry
@@ -184,6 +186,46 @@ def test_wheel_source_archive_chart_and_sbom_are_the_same_bytes_again(
         )
     assert f"{REGISTRY}/broker:0.1.0" in rendered
     assert "localhost/" not in rendered
+
+
+@pytest.mark.full(
+    "tests/release/test_release.py::"
+    "test_wheel_source_archive_chart_and_sbom_are_the_same_bytes_again"
+)
+@pytest.mark.timeout(5400)
+def test_two_whole_releases_are_the_same_bytes_and_a_registry_serves_them(tmp_path: Path) -> None:
+    repository = new_repository(tmp_path / "repository", (*PARTS, ".dockerignore"))
+    with registry.running(tmp_path / "registry") as address:
+        place = f"{address}/odradek"
+        made = build(repository, place, settings.paths())
+        first = {file.name: archives.sha256(file) for file in made.iterdir()}
+        made = build(repository, place, settings.paths())
+        assert {file.name: archives.sha256(file) for file in made.iterdir()} == first
+        for image in images.NAMES:
+            assert f"odradek-{image}-0.1.0.oci.tar" in first
+            text = (made / f"odradek-{image}-0.1.0.cdx.json").read_text()
+            assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+            found = {each["name"] for each in json.loads(text)["components"]}
+            assert {"odradek", "kazoo", "libc6"} <= found
+
+        # The registry of the test speaks HTTP, which both tools must be told.
+        pushed = blocks.take("README.md", "push a release").replace(REGISTRY, place)
+        pushed = pushed.replace("skopeo copy", "skopeo copy --dest-tls-verify=false")
+        pushed = pushed.replace("helm push", "helm push --plain-http")
+        path = f"{helm.binary().parent}:{os.environ['PATH']}"
+        blocks.run(pushed, {"PATH": path}, repository, seconds=600)
+        rendered = helm.run(
+            *("template", "odradek", f"oci://{place}/charts/odradek", "--version", "0.1.0"),
+            *("--plain-http", "--kube-version", helm.KUBE_VERSION),
+        )
+        assert "localhost/" not in rendered
+        said = (made / "RELEASE_NOTES.md").read_text()
+        for image in images.NAMES:
+            name = f"{place}/{image}:0.1.0"
+            assert name in rendered
+            look = ["skopeo", "inspect", "--tls-verify=false", "--format", "{{.Digest}}"]
+            digest = run([*look, f"docker://{name}"]).strip()
+            assert f"| `{name}` | `{digest}` |" in said
 
 
 def test_an_sbom_names_packages_distributions_and_jars(tmp_path: Path) -> None:
