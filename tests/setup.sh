@@ -31,6 +31,8 @@ install() {
   fi
   local root=()
   [ "$(id -u)" = 0 ] || root=(sudo)
+  # Its service would listen on every address; tests start registries of their own on the loopback.
+  [[ " $* " != *" docker-registry "* ]] || "${root[@]}" systemctl mask --quiet docker-registry.service || true
   "${root[@]}" apt-get update -qq
   DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -qq --no-install-recommends "$@" >&2
 }

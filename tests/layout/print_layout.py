@@ -41,8 +41,8 @@ FOLDERS = {
     "kubectl/ autoscaling/ helm/ argocd/ flux/",
     "docs": "the design and its rows, decisions (adr/), what was tested with which clients",
     "tests": "unit tests foldered by behaviour; cluster/ (the built-in Kubernetes), docs/ (the "
-    "site), release/ (`make release`), e2e/, chaos/, simulator/ (seeded schedules of faults), fuzz/ (damaged frames), "
-    "peers/ (Apache Kafka's own "
+    "site), release/ (`make release`), e2e/, chaos/, simulator/ (seeded schedules of faults), "
+    "fuzz/ (damaged frames), peers/ (Apache Kafka's own "
     "tools and clients; go/ and node/: programs with the clients of these languages), bench/, "
     "layout/ (this list, imports, names, walks), support/",
 }
