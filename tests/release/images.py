@@ -55,7 +55,7 @@ def _remove(paths: Paths) -> None:
 
 def _build(image: Image, tree: Path, target: Path, source: Source, paths: Paths) -> str:
     log = paths.build_logs / f"release-{image.name}.log"
-    name = f"{image.name}:{source.version}"
+    name = f"localhost/odradek/{image.name}:{source.version}"
     with step(f"image {name}", log):
         created = datetime.fromtimestamp(source.epoch, UTC).isoformat()
         labels = {
