@@ -50,11 +50,11 @@ def _make(repository: Path, released: Source, registry: str, where: Paths) -> Pa
     tree, made = work / "tree", work / "dist"
     made.mkdir(parents=True)
     source.export(repository, released.commit, tree)
-    with step("wheel, source archive and chart"):
-        python.build(tree, made, released.epoch)
+    with step("wheel and source archive"):
+        python.build(tree, made)
         python.write_sbom(tree, made / f"odradek-{released.version}.cdx.json")
     digests = images.build(tree, made, released, where)
-    chart.build(tree, made, registry, released.epoch, where)
+    chart.build(tree, made, registry, where)
     (made / "RELEASE_NOTES.md").write_text(notes(released, registry, digests))
     archives.write_checksums(made)
     target = repository / "dist"

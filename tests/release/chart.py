@@ -15,7 +15,7 @@ _CHECKOUT: Final = "repository: localhost/odradek/"
 _VALUES: Final = "charts/odradek/values.yaml"
 
 
-def build(tree: Path, target: Path, registry: str, epoch: int, paths: Paths) -> None:
+def build(tree: Path, target: Path, registry: str, paths: Paths) -> None:
     """Write the chart of an exported commit as `helm push` takes it. Raises ClusterError.
 
     The tree is changed: images are in `registry` then.
@@ -30,4 +30,4 @@ def build(tree: Path, target: Path, registry: str, epoch: int, paths: Paths) -> 
         # helm writes the time of packing into the archive.
         with tarfile.open(made) as archive:
             archive.extractall(files, filter="data")
-        archives.write_tar(files, target / made.name, epoch, compressed=True)
+        archives.write_tar(files, target / made.name, compressed=True)

@@ -24,8 +24,6 @@ from tests.release.source import Source
 
 # What the chart names; the others are for the tests' cluster.
 NAMES: Final = ("broker", "operator", "spark-job")
-# 1980-01-02, in every time zone after the first second that a wheel and a jar can hold.
-FILES_EPOCH: Final = 315619200
 _LABELS: Final = "org.opencontainers.image"
 
 
@@ -35,7 +33,7 @@ def build(tree: Path, target: Path, source: Source, paths: Paths) -> dict[str, s
     Raises ClusterError.
     """
     own = replace(paths, storage_name="release-images")
-    os.environ["SOURCE_DATE_EPOCH"] = str(FILES_EPOCH)
+    os.environ["SOURCE_DATE_EPOCH"] = str(archives.FILES_EPOCH)
     _remove(own)
     try:
         buildah.ensure_base(own, paths.build_logs / "release-base.log")
@@ -79,7 +77,7 @@ def _archive(name: str, version: str, target: Path, paths: Paths) -> str:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         copy = ["skopeo", "--insecure-policy", "copy", "--quiet", buildah.stored(paths, name)]
         run([*copy, f"oci:{scratch}:{version}"], env=buildah.environment(paths))
-        archives.write_tar(Path(scratch), target, FILES_EPOCH)
+        archives.write_tar(Path(scratch), target)
         (manifest,) = json.loads((Path(scratch) / "index.json").read_text())["manifests"]
         digest: str = manifest["digest"]
         return digest

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.shell import run
+from tests.release import archives
 
 _LOCK: Final = "examples/quickstart/requirements.lock"
 
 
-def build(tree: Path, target: Path, epoch: int) -> None:
+def build(tree: Path, target: Path) -> None:
     """Write wheel and source archive of an exported commit. Raises ClusterError."""
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(archives.FILES_EPOCH)}
     argv = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist"]
     run([*argv, "-d", str(target)], env=environment, cwd=tree)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 from cyclonedx.schema import SchemaVersion
@@ -143,9 +146,9 @@ def parts(repository: Path, folder: Path) -> dict[str, str]:
     made.mkdir(parents=True)
     released = source.read(repository)
     source.export(repository, released.commit, folder / "tree")
-    python.build(folder / "tree", made, EPOCH)
+    python.build(folder / "tree", made)
     python.write_sbom(folder / "tree", made / "odradek.cdx.json")
-    chart.build(folder / "tree", made, REGISTRY, EPOCH, settings.paths())
+    chart.build(folder / "tree", made, REGISTRY, settings.paths())
     archives.write_checksums(made)
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=made, check=True)
     return {file.name: archives.sha256(file) for file in made.iterdir()}
@@ -188,6 +191,27 @@ def test_wheel_source_archive_chart_and_sbom_are_the_same_bytes_again(
     assert "localhost/" not in rendered
 
 
+def file_in(image: Path, name: str) -> bytes:
+    """Return the newest file of this name in the layers of an OCI archive."""
+
+    def blob(files: tarfile.TarFile, digest: str) -> IO[bytes]:
+        found = files.extractfile(f"blobs/{digest.replace(':', '/')}")
+        assert found
+        return found
+
+    with tarfile.open(image) as files:
+        (index,) = json.load(files.extractfile("index.json") or io.BytesIO())["manifests"]
+        layers = json.load(blob(files, index["digest"]))["layers"]
+        for layer in reversed(layers):
+            with tarfile.open(fileobj=blob(files, layer["digest"])) as content:
+                for member in content:
+                    if member.name.endswith(f"/{name}"):
+                        found = content.extractfile(member)
+                        assert found
+                        return found.read()
+    raise LookupError(f"no {name} in {image}")
+
+
 @pytest.mark.full(
     "tests/release/test_release.py::"
     "test_wheel_source_archive_chart_and_sbom_are_the_same_bytes_again"
@@ -207,6 +231,9 @@ def test_two_whole_releases_are_the_same_bytes_and_a_registry_serves_them(tmp_pa
             assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
             found = {each["name"] for each in json.loads(text)["components"]}
             assert {"odradek", "kazoo", "libc6"} <= found
+            source_of_it = file_in(made / f"odradek-{image}-0.1.0.oci.tar", "direct_url.json")
+            installed = json.loads(source_of_it)["archive_info"]["hashes"]["sha256"]
+            assert installed == first["odradek-0.1.0-py3-none-any.whl"]
 
         # The registry of the test speaks HTTP, which both tools must be told.
         pushed = blocks.take("README.md", "push a release").replace(REGISTRY, place)
