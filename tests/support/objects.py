@@ -117,7 +117,8 @@ class ObjectClient:
                 version = group["versions"][0]
                 name = group["metadata"].get("name")
                 prefix = "/".join(filter(None, (root, name, version["version"])))
-                for one in version["resources"]:
+                # An API that another server is registered for, such as KEDA's, may list nothing.
+                for one in version.get("resources", ()):
                     path = f"/{prefix}/{one['resource']}"
                     names = (one["resource"], one["singularResource"], *one.get("shortNames", []))
                     place = (path, one["responseKind"]["kind"], one["scope"] == "Namespaced")
