@@ -193,8 +193,14 @@ def driver_stands_still_while_its_successor_runs(job: RunningJob) -> None:
         job.advance()
         job.advance()
         assert not processes.have_ended()
-        processes.thaw()
-        eventually(processes.have_ended, "the driver that was overtaken ends", 300)
+        with processes.heard() as said:
+            processes.thaw()
+
+            def has_ended() -> bool:
+                assert processes.have_ended(), said.decode(errors="replace")[-3000:]
+                return True
+
+            eventually(has_ended, "the driver that was overtaken ends", 300)
     finally:
         processes.thaw()
         keeper.thaw()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from tests.support.kubectl import Kubectl
 
 _PAUSE = "/pause"
 _DEAD = frozenset("ZX")
+_LOOK_SECONDS = 0.2
+_READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,21 @@ class PodProcesses:
         """Return the process that keeps the pod for its container runtime (containerd's shim)."""
         return PodProcesses([int(_stat(self.pids[0])[1])])
 
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[bytearray]:
+        """Read what they print, in the place of a keeper that stands still; yield what it was.
+
+        Otherwise they would stand still, too, as soon as their pipes are full.
+        """
+        said, stop = bytearray(), threading.Event()
+        thread = threading.Thread(target=_hear, args=(self.pids[0], said, stop))
+        thread.start()
+        try:
+            yield said
+        finally:
+            stop.set()
+            thread.join()
+
     def _send(self, number: signal.Signals) -> None:
         for pid in self.pids:
             with contextlib.suppress(ProcessLookupError):
@@ -65,6 +84,22 @@ class PodProcesses:
 
 def _all() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def _hear(pid: int, said: bytearray, stop: threading.Event) -> None:
+    """Read standard output and standard error of a process, which are pipes, until the stop."""
+    with contextlib.ExitStack() as stack:
+        pipes = set()
+        for number in (1, 2):
+            pipes.add(os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK))
+        for pipe in pipes:
+            stack.callback(os.close, pipe)
+        while not stop.is_set():
+            for ready in select.select(pipes, [], [], _LOOK_SECONDS)[0]:
+                with contextlib.suppress(BlockingIOError):
+                    if not (read := os.read(ready, _READ_BYTES)):
+                        return  # nobody is left who writes
+                    said += read
 
 
 def _text(pid: int, name: str) -> str:
