@@ -144,8 +144,9 @@ def test_job_of_another_namespace_writes_iceberg_and_shows_its_ui_and_its_past(
 
 def past_of(kubectl: Kubectl, store: S3Store, application: str) -> dict[str, Any]:
     """Return what the chart's history server says of an application that ended."""
+    # Some are "true", which the chart wants as a text, too.
     properties = [
-        f"--set=historyServer.sparkConf.{key.replace('.', chr(92) + '.')}={value}"
+        f"--set-string=historyServer.sparkConf.{key.replace('.', chr(92) + '.')}={value}"
         for key, value in {
             **store.spark_conf,
             "spark.history.fs.update.interval": "2s",
