@@ -37,7 +37,7 @@ from tests.support.clients import create_topic, produce_all
 from tests.support.memory_use import resident_bytes
 
 TOPIC = "input"
-COMPACTED, NARROW, STRICT = "compacted", "narrow", "strict"
+COMPACTED, NARROW, STRICT, EMPTY = "compacted", "narrow", "strict", "empty"
 MEBIBYTE = 1024 * 1024
 
 
@@ -55,6 +55,7 @@ def topic(cluster: Cluster) -> None:
     create_topic(cluster.bootstrap, NARROW, config={"segment.bytes": "5000"})
     limits = {"message.timestamp.difference.max.ms": "1000", "compression.type": "lz4"}
     create_topic(cluster.bootstrap, STRICT, config=limits)
+    create_topic(cluster.bootstrap, EMPTY)
 
 
 @pytest.fixture(autouse=True)
@@ -462,6 +463,26 @@ def test_fetch_that_ends_a_session_is_answered_without_one(
     found = fetched(cluster, 11, session_id=1234, session_epoch=session_epoch)
     assert (found.error_code, found.session_id) == (ErrorCode.NONE, 0)
     assert len(found.responses) == 1
+
+
+@pytest.mark.parametrize("behind", [b"", b"\0\0\0\x10\0\x02"], ids=["request", "cut request"])
+def test_a_fetch_that_may_wait_for_an_hour_holds_up_no_request_behind_it(
+    cluster: Cluster, behind: bytes
+) -> None:
+    """So do Spark's executors ask; and what is cut off must not keep the fetch waiting either."""
+    asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+    topics = [FetchTopic(topic=EMPTY, partitions=[asked])]
+    fetch = FetchRequest(replica_id=-1, max_wait_ms=3_600_000, min_bytes=1000, topics=topics)
+    with cluster.brokers[1].connect() as connection:
+        connection.sendall(request_bytes(fetch, 11))
+        connection.sendall(behind or request_bytes(ApiVersionsRequest(), 0))
+        found = answer(connection)
+        assert found is not None
+        told, _ = codec.decode(FetchResponse, 11, found, 4)
+        [part] = told.responses[0].partition_responses
+        assert (part.error_code, part.record_set) == (ErrorCode.NONE, b"")
+        if not behind:
+            assert answer(connection) is not None
 
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12])

@@ -19,6 +19,7 @@ from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.listener import Listener
 from odradek.net.sending import SLICE_BYTES
+from odradek.protocol.api import ApiKey
 from odradek.protocol.codec import MalformedError
 from odradek.protocol.regions import Part
 from tests.support.file_regions import CountedRegion
@@ -229,6 +230,26 @@ async def test_work_for_a_peer_can_see_that_it_sends_no_more() -> None:
         await began.wait()
         writer.write_eof()
         assert await read_frame(reader) == b"seen"
+
+
+async def test_work_is_told_of_the_request_that_it_holds_up_however_its_bytes_come() -> None:
+    async def until_told(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+        said = bytes(frame)
+        if said == b"work":
+            told = asyncio.Event()
+            peer.next_request.watch(told.set)
+            await told.wait()
+            peer.next_request.unwatch()
+        return [said]
+
+    behind = struct.pack(">h", ApiKey.LIST_OFFSETS) + b"rest"
+    sent = framed(b"work") + framed(behind)
+    for cut in range(1, len(sent) + 1):
+        async with listening(until_told) as listener, connected(listener) as (reader, writer):
+            writer.write(sent[:cut])
+            await asyncio.sleep(0)
+            writer.write(sent[cut:])
+            assert [await read_frame(reader), await read_frame(reader)] == [b"work", behind]
 
 
 async def test_peer_that_never_reads_stops_being_read_and_holds_up_nobody() -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from odradek.log.records.batch import Origin
 from odradek.log.segment.files import Region
+from odradek.net.next_request import NextRequest
+from odradek.protocol.api import ApiKey
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.purgatory import Purgatory
 from odradek.replica.reads import (
@@ -97,6 +99,15 @@ async def test_a_large_fetch_waits_for_any_of_its_partitions(
     await append(replicas, KEY)
     await turns()
     release(task.result())
+
+
+async def test_a_large_fetch_holds_up_no_request_behind_it(
+    replicas: Replicas, replica_id: int
+) -> None:
+    specs = [FetchSpec(key, 0, 1 << 20) for key in (KEY, *[OTHER] * PARTITIONS_AT_ONCE)]
+    behind = NextRequest(lambda: ApiKey.LIST_OFFSETS)
+    found = await replicas.manager.fetch(specs, replica_id, LIMITS, next_request=behind)
+    assert [one.region for one in found] == [None] * len(specs)
 
 
 async def test_a_change_of_role_during_the_plan_ends_the_wait(

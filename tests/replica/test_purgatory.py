@@ -2,6 +2,10 @@
 
 import asyncio
 
+import pytest
+
+from odradek.net.next_request import NOT_THERE, NextRequest
+from odradek.protocol.api import ApiKey
 from odradek.replica.purgatory import Purgatory
 
 
@@ -31,6 +35,43 @@ async def test_wake_with_a_condition_that_does_not_hold_lets_the_operation_wait_
 
 async def test_time_over_ends_the_wait_with_false() -> None:
     assert await Purgatory[str]().wait(["a"], 1) is False
+
+
+@pytest.mark.parametrize(
+    ("key", "is_held_up"),
+    [
+        (ApiKey.LIST_OFFSETS, True),
+        (ApiKey.PRODUCE, True),
+        (ApiKey.FETCH, False),
+        (NOT_THERE, False),
+    ],
+)
+@pytest.mark.parametrize("is_there_before", [True, False])
+@pytest.mark.parametrize("watches", [True, False])
+async def test_a_wait_that_holds_up_the_next_request_ends_with_false(
+    watches: bool, is_there_before: bool, key: int, is_held_up: bool
+) -> None:
+    """A fetch behind a fetch is not held up: it would wait itself."""
+
+    async def waiting() -> bool:
+        if not watches:
+            return await purgatory.wait(["a"], 60_000, next_request=behind)
+        with purgatory.watch({"a"}) as watch:
+            return await watch.woken(60_000, behind)
+
+    found = [key] if is_there_before else [NOT_THERE]
+    behind = NextRequest(lambda: found[-1])
+    purgatory: Purgatory[str] = Purgatory()
+    task = asyncio.create_task(waiting())
+    await asyncio.sleep(0)
+    found.append(key)
+    behind.arrived()
+    await asyncio.sleep(0)
+    assert task.done() is is_held_up
+    purgatory.wake("a")
+    assert await task is not is_held_up
+    assert len(purgatory) == 0
+    behind.arrived()  # nobody waits any more
 
 
 async def test_nothing_is_kept_after_a_wait_however_it_ended() -> None:

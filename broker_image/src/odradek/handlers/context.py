@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from odradek.handlers.conversion_memory import ConversionMemory
 from odradek.net.memory_quotas import AnswerMemory
+from odradek.net.next_request import NextRequest
 from odradek.quotas.client_quotas import ClientQuotas
 from odradek.quotas.request_quota import RequestQuota
 from odradek.values import ANONYMOUS, Principal
@@ -106,6 +107,8 @@ class RequestContext(NamedTuple):
     principal: Principal = ANONYMOUS
     # None if no quota is set, or if the request is exempt.
     quota: RequestQuota | None = None
+    # None: nobody sends one.
+    next_request: NextRequest | None = None
 
     def count_mutations(self, partitions: int, strict_since: int | None = None) -> None:
         """Count partitions that the request creates or deletes (KIP-599).

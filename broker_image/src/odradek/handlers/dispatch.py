@@ -341,6 +341,7 @@ class Dispatcher:
                     peer.is_connected,
                     peer.principal,
                     quota,
+                    peer.next_request,
                 ),
             )
             if quota is not None:

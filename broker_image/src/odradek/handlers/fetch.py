@@ -66,7 +66,9 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     )
     if context.quota is not None:
         limits = _within(limits, context.quota)
-    results = await broker.replicas.fetch(specs, request.replica_id, limits, context.connection_id)
+    results = await broker.replicas.fetch(
+        specs, request.replica_id, limits, context.connection_id, context.next_request
+    )
     try:
         if context.version < FIRST_WITH_ZSTD:
             for few in slices.cut(results, reads.PARTITIONS_AT_ONCE):

@@ -29,6 +29,7 @@ from odradek.net.connection_quotas import ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.handshakes import HandshakeError
 from odradek.net.inline_future import InlineFuture
+from odradek.net.next_request import NOT_THERE, NextRequest
 from odradek.net.pace import Pace, Transfer
 from odradek.net.sending import SLICE_BYTES, Outgoing, send_at_once
 from odradek.net.transport import Transport
@@ -96,6 +97,7 @@ class ClientInfo:
     # True while nobody knows who the client is: it has no quota, and uses up none.
     is_stranger: bool = False
     throttling: Throttling = field(default_factory=Throttling)
+    next_request: NextRequest = field(default_factory=NextRequest)
 
 
 # Answers a frame: returns parts with response header but without size, or None for no answer. The
@@ -114,7 +116,10 @@ class Connection:
         quotas: ConnectionQuotas,
         guard: "Guard | None" = None,
     ) -> None:
-        self.peer = replace(peer, is_connected=lambda: not self._ended)
+        self._next_request = NextRequest(self._arriving_key)
+        self.peer = replace(
+            peer, is_connected=lambda: not self._ended, next_request=self._next_request
+        )
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._transport = transport
@@ -263,7 +268,10 @@ class Connection:
             self._task = None
             # No cycle, or its buffer would stay until the garbage collector comes.
             self._dispatch = _dispatch_nothing
-            self.peer = replace(self.peer, is_connected=lambda: False)
+            self._next_request = NextRequest()
+            self.peer = replace(
+                self.peer, is_connected=lambda: False, next_request=self._next_request
+            )
 
     async def _serve(self) -> None:
         while (frame := await self._next_frame()) is not None:
@@ -416,7 +424,10 @@ class Connection:
     def _announce(self) -> None:
         """Pass a complete frame, the end or a violation to the waiting `_next_frame`."""
         arrival = self._arrival
-        if arrival is None or arrival.done():
+        if arrival is None:
+            self._next_request.arrived()
+            return
+        if arrival.done():
             return
         try:
             frame = self._reader.next_frame()
@@ -460,7 +471,9 @@ class Connection:
     def _arriving_key(self) -> int:
         """Return the API key of the frame that arrives, -1 if it is not there yet."""
         start = self._reader.peek(_SIZE_AND_KEY.size)
-        return int(_SIZE_AND_KEY.unpack(start)[1]) if len(start) == _SIZE_AND_KEY.size else -1
+        if len(start) < _SIZE_AND_KEY.size:
+            return NOT_THERE
+        return int(_SIZE_AND_KEY.unpack(start)[1])
 
     def _memory_is_free(self) -> None:
         self._waits_for_memory = False

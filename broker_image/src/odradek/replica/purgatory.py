@@ -16,7 +16,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Generic, TypeVar
+
+from odradek.net.next_request import NextRequest
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -42,15 +45,22 @@ class Watch(Generic[Key]):
         """End the wait, one that begins later too."""
         _resolve(self._future, woken)
 
-    async def woken(self, timeout_ms: float) -> bool:
-        """Wait until one of the keys was woken since the watch began; return False on timeout."""
+    async def woken(self, timeout_ms: float, next_request: NextRequest | None = None) -> bool:
+        """Wait until one of the keys was woken since the watch began.
+
+        Return False on timeout, and if the wait holds up the next request.
+        """
         if timeout_ms <= 0 and not self._future.done():
             return False
         timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self.resolve, False)
+        if next_request is not None:
+            next_request.watch(partial(self.resolve, False))
         try:
             return await self._future
         finally:
             timer.cancel()
+            if next_request is not None:
+                next_request.unwatch()
 
 
 class Purgatory(Generic[Key]):
@@ -67,12 +77,17 @@ class Purgatory(Generic[Key]):
         return sum(map(len, self._waiters.values())) + len(self._watches)
 
     async def wait(
-        self, keys: Iterable[Key], timeout_ms: float, satisfied: Callable[[], bool] | None = None
+        self,
+        keys: Iterable[Key],
+        timeout_ms: float,
+        satisfied: Callable[[], bool] | None = None,
+        next_request: NextRequest | None = None,
     ) -> bool:
-        """Wait until a wake of one of the keys finds `satisfied()` true; return False on timeout.
+        """Wait until a wake of one of the keys finds `satisfied()` true.
 
-        The caller has just checked its condition, without an await in between. Without a condition
-        the first wake is enough.
+        Return False on timeout, and if the wait holds up the next request. The caller has just
+        checked its condition, without an await in between. Without a condition the first wake is
+        enough.
         """
         if timeout_ms <= 0 or self._closed:
             return False
@@ -82,10 +97,14 @@ class Purgatory(Generic[Key]):
         for key in watched:
             self._waiters.setdefault(key, {})[waiter] = None
         timer = loop.call_later(timeout_ms / 1000, _resolve, waiter.future, False)
+        if next_request is not None:
+            next_request.watch(partial(_resolve, waiter.future, False))
         try:
             return await waiter.future
         finally:
             timer.cancel()
+            if next_request is not None:
+                next_request.unwatch()
             for key in watched:
                 waiting = self._waiters.get(key)
                 if waiting is not None:

@@ -3,7 +3,8 @@
 A consumer reads below the high watermark, a follower up to the log end. The fetch position of a
 follower also reports what it has. One pass plans a region per partition without reading records. If
 the pass finds less than `min_bytes` and no error, the fetch waits until one of its partitions
-advances, then plans again. A partition whose reader is at the end costs one comparison.
+advances, then plans again. A partition whose reader is at the end costs one comparison. The wait
+ends early if the client asks something else behind the fetch, which would wait as long.
 
 A fetch of up to `PARTITIONS_AT_ONCE` partitions does not give the event loop back between its plan
 and its wait, so nothing advances in between. A larger one plans in slices. It begins to watch its
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek import slices
 from odradek.log.segment.files import FileRetiredError
+from odradek.net.next_request import NextRequest
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import NO_EPOCH, Partition
@@ -127,10 +129,16 @@ class FetchReader:
         replica_id: int,
         limits: FetchLimits,
         connection_id: int = NO_CONNECTION,
+        next_request: NextRequest | None = None,
     ) -> list[FetchResult]:
-        """Return one result per spec, in their order."""
+        """Return one result per spec, in their order.
+
+        It waits neither longer than the limits say, nor while that holds up the next request.
+        """
         if len(specs) > PARTITIONS_AT_ONCE:
-            return await self._fetch_in_slices(specs, replica_id, limits, connection_id)
+            return await self._fetch_in_slices(
+                specs, replica_id, limits, connection_id, next_request
+            )
         deadline_ms = self._clock_ms() + limits.max_wait_ms
         follower = replica_id >= 0
         refused: dict[TopicPartition, ErrorCode] = {}
@@ -149,7 +157,8 @@ class FetchReader:
                     self._record_traffic(results)
                 return results
             release(found.results)
-            if not await waiting.wait({spec.key for spec in specs}, left_ms):
+            keys = {spec.key for spec in specs}
+            if not await waiting.wait(keys, left_ms, next_request=next_request):
                 deadline_ms = 0
 
     async def _fetch_in_slices(
@@ -158,6 +167,7 @@ class FetchReader:
         replica_id: int,
         limits: FetchLimits,
         connection_id: int,
+        next_request: NextRequest | None,
     ) -> list[FetchResult]:
         """As `fetch`, for many partitions: others run between the slices."""
         deadline_ms = self._clock_ms() + limits.max_wait_ms
@@ -180,7 +190,7 @@ class FetchReader:
                 if found.settled or found.size >= limits.min_bytes or left_ms <= 0:
                     break
                 release(found.results)
-                if not await watch.woken(left_ms):
+                if not await watch.woken(left_ms, next_request):
                     deadline_ms = 0
         results = await self._verified(found)
         if follower:
