@@ -8,13 +8,17 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from tests.support import oauth
+from odradek.protocol.messages.metadata import MetadataRequest
+from odradek_operator.shared.broker_client import BrokerError, OperatorClient
+from odradek_operator.shared.broker_security import SecurityFile
+from tests.support import oauth, preloaded
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import QUIET
 from tests.support.ports import free_port
@@ -223,3 +227,68 @@ def test_broker_with_keys_goes_on_while_the_endpoint_is_away(setup: Setup) -> No
         assert setup.say(oauth.message(setup.issuer.token("alice")))[0][0] == 0
     finally:
         setup.issuer.document = sound
+
+
+def written(path: Path, settings: dict[str, str]) -> Path:
+    every = {"security.protocol": "SASL_PLAINTEXT", **settings}
+    path.write_text("".join(f"{name}={text}\n" for name, text in every.items()))
+    return path
+
+
+def command(folder: Path, setup: Setup, settings: dict[str, str]) -> tuple[int, str]:
+    """Return the status of a command, and what it says of an error."""
+    path = written(folder / "client.properties", settings)
+    at = ("--bootstrap-server", setup.broker.secure_address("CLIENTS"))
+    done = preloaded.run("odradek", "cluster", *at, "--command-config", str(path), timeout=120)
+    assert len(done.stderr.splitlines()) == (1 if done.returncode else 0), done.stderr
+    assert oauth.SECRET not in done.stderr
+    return done.returncode, done.stderr
+
+
+def test_command_shows_tokens_of_an_endpoint_and_of_a_file(setup: Setup, tmp_path: Path) -> None:
+    """The one test of a whole command with tokens; their errors are in test_access_tokens."""
+    issuer, url = setup.issuer, "sasl.oauthbearer.token.endpoint.url"
+    assert command(tmp_path, setup, issuer.client_settings("alice")) == (0, "")
+    status, said = command(tmp_path, setup, issuer.client_settings("alice", "guessed"))
+    assert status == 2
+    assert said.startswith(f"odradek: failed to get a token from {issuer.url}/token: ")
+    assert said.endswith(": HTTP status 401: invalid_client\n")
+    away = {url: f"https://localhost:{free_port()}/token"}
+    status, said = command(tmp_path, setup, {**issuer.client_settings("alice"), **away})
+    assert status == 1
+    assert "Connection refused" in said
+    of_file = {"sasl.mechanism": "OAUTHBEARER", url: (tmp_path / "token").as_uri()}
+    assert command(tmp_path, setup, of_file) == (
+        2,
+        f"odradek: cannot read the token in {tmp_path}/token: No such file or directory\n",
+    )
+    (tmp_path / "token").write_text(issuer.token("alice") + "\n")
+    assert command(tmp_path, setup, of_file) == (0, "")
+    (tmp_path / "token").write_text(issuer.token("alice", aud="others"))
+    status, said = command(tmp_path, setup, of_file)
+    assert status == 1
+    assert 'SASL_AUTHENTICATION_FAILED: {"status":"invalid_token"}' in said
+
+
+def test_exporter_goes_on_with_its_token_in_the_next_round(setup: Setup, tmp_path: Path) -> None:
+    """Adds the operator's blocking client, which reads its file for each round."""
+    path = tmp_path / "client.properties"
+    issuer = setup.issuer
+    addresses = {1: ("127.0.0.1", setup.broker.ports["CLIENTS"])}
+    file = SecurityFile(path)
+
+    def controller() -> int:
+        with OperatorClient(addresses, file.present()) as client:
+            return client.call(1, MetadataRequest(topics=[]), 5).controller_id
+
+    written(path, issuer.client_settings("exporter"))
+    issuer.asked.clear()
+    assert (controller(), controller()) == (1, 1)
+    assert [user for user, _ in issuer.asked] == ["exporter"]
+    written(path, issuer.client_settings("other", "guessed"))
+    with pytest.raises(BrokerError, match="HTTP status 401: invalid_client"):
+        controller()
+    issuer.claims["outsider"] = {"aud": "others"}
+    written(path, issuer.client_settings("outsider"))
+    with pytest.raises(BrokerError, match=r'\{"status":"invalid_token"\}'):
+        controller()

@@ -15,6 +15,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from odradek import https_request
 from odradek.oauth_settings import OauthSettings
 from odradek.security import jwks
 from odradek.security.jwks import Jwks
@@ -100,7 +101,7 @@ async def test_keys_stay_while_the_endpoint_fails(issuer: oauth.Issuer) -> None:
             (200, b'{"keys": []}'),
             (200, b'{"keys": [{"kty": "RSA", "key_ops": null}]}'),
             (200, b"[" * 100_000),
-            (200, b" " * (jwks.MOST_BYTES + 1)),
+            (200, b" " * (https_request.MOST_BYTES + 1)),
         ):
             issuer.document = lambda answer=(status, body): answer  # type: ignore[misc]
             failed = keys.failed
@@ -143,7 +144,7 @@ async def test_tokens_wait_for_the_first_look(
 ) -> None:
     # A client that is refused while a broker starts would give up for good.
     monkeypatch.setattr(jwks, "WAIT_S", 60)
-    monkeypatch.setattr(jwks, "FETCH_LIMIT_S", 60)
+    monkeypatch.setattr(https_request, "LIMIT_S", 60)
     asked, go_on = threading.Event(), threading.Event()
     sound = issuer.document
 
@@ -174,7 +175,7 @@ async def test_looks_without_end_are_few(tmp_path: Path, monkeypatch: pytest.Mon
     # A pipe that nobody writes to holds up whoever opens it, as a silent name server does.
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    monkeypatch.setattr(jwks, "FETCH_LIMIT_S", 0.01)
+    monkeypatch.setattr(https_request, "LIMIT_S", 0.01)
     settings = OauthSettings(f"file://{pipe}", backoff_ms=1, backoff_max_ms=1)
     keys = Jwks("CLIENTS", settings)
     before = threading.active_count()
@@ -184,7 +185,7 @@ async def test_looks_without_end_are_few(tmp_path: Path, monkeypatch: pytest.Mon
                 await asyncio.sleep(0.01)
             assert threading.active_count() - before <= jwks.MOST_LOOKS
             # Once they end there are new ones.
-            monkeypatch.setattr(jwks, "FETCH_LIMIT_S", 60)
+            monkeypatch.setattr(https_request, "LIMIT_S", 60)
             writer = os.open(pipe, os.O_RDWR)
             pipe.unlink()
             pipe.write_text(json.dumps(DOCUMENT))
@@ -200,9 +201,9 @@ async def test_answer_that_trickles_has_a_time_limit(
     issuer: oauth.Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sound = issuer.document
-    issuer.document = lambda: (200, b" " * jwks.MOST_BYTES)
-    monkeypatch.setattr(jwks, "FETCH_LIMIT_S", 0.05)
-    monkeypatch.setattr(jwks, "_PIECE", 1)
+    issuer.document = lambda: (200, b" " * https_request.MOST_BYTES)
+    monkeypatch.setattr(https_request, "LIMIT_S", 0.05)
+    monkeypatch.setattr(https_request, "_PIECE", 1)
     try:
         with pytest.raises(TimeoutError):
             await asyncio.to_thread(

@@ -8,7 +8,7 @@ import pytest
 
 from odradek_spark import broker_access
 from odradek_spark.broker_access import BrokerAccess, ClientConfigError
-from tests.support import certificates, preloaded
+from tests.support import certificates, oauth, preloaded
 from tests.support.secure_broker import jaas
 
 PASSWORD = "pa'ss w0rd"
@@ -146,4 +146,42 @@ def test_mistake_of_a_command_is_one_line_and_2(tmp_path: Path, command: str) ->
     assert (done.returncode, done.stderr) == (
         2,
         f"odradek: cannot read {absent}: No such file or directory\n",
+    )
+
+
+def test_tokens_of_spark_are_got_with_options_of_jaas(
+    tmp_path: Path, own: certificates.Issued
+) -> None:
+    """Kafka 3.9 knows no settings with credentials; the secret stays in the file."""
+    credentials = "sasl.oauthbearer.client.credentials.client"
+    path = written(
+        tmp_path / "client.properties",
+        *("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"),
+        "sasl.oauthbearer.token.endpoint.url=https://issuer.test/token",
+        *(f'{credentials}.id=a "b"', f"{credentials}.secret={PASSWORD}"),
+        f"sasl.jaas.config={oauth.MODULE} required extension_traceId=x "
+        f'ssl.truststore.type=PEM ssl.truststore.location="{own.authority_path}";',
+    )
+    access, ignored = broker_access.read("b:1", path)
+    assert ignored == []
+    assert access.librdkafka == {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+    }
+    assert "oauth_cb" in access.client_settings()
+    assert access.spark["kafka.sasl.jaas.config"] == (
+        f'{oauth.MODULE} required clientId="a \\"b\\"" '
+        f'clientSecret="${{file:{path}:{credentials}.secret}}" extension_traceId="x" '
+        f'ssl.truststore.type="PEM" ssl.truststore.location="{own.authority_path}";'
+    )
+    assert PASSWORD not in repr(access) + "".join(access.spark.values())
+    path = written(
+        tmp_path / "client.properties",
+        *("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"),
+        "sasl.oauthbearer.token.endpoint.url=file:/token",
+    )
+    access, _ = broker_access.read("b:1", path)
+    assert access.spark["kafka.sasl.jaas.config"] == f"{oauth.MODULE} required;"
+    assert access.spark["kafka.sasl.login.callback.handler.class"].endswith(
+        "oauthbearer.OAuthBearerLoginCallbackHandler"
     )

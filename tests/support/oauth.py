@@ -32,7 +32,8 @@ LIFETIME_S = 3600
 class Issuer:
     """Its clients are all who know SECRET. `fetches` counts how often its keys were fetched.
 
-    `claims` has other claims of the tokens that some clients get.
+    `claims` has other claims of the tokens that some clients get. `asked` has the client and the
+    form of each request for a token, and `answer` is what they get instead, with its status.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,6 +42,8 @@ class Issuer:
         self.fetches = 0
         self.claims: dict[str, dict[str, Any]] = {}
         self.lifetime_s = LIFETIME_S
+        self.asked: list[tuple[str, dict[str, list[str]]]] = []
+        self.answer: tuple[int, bytes] | None = None
         self.document: Callable[[], tuple[int, bytes]] = self.jwks
         self._keys: dict[str, rsa.RSAPrivateKey] = {}
         self.rotate("first")
@@ -98,6 +101,17 @@ class Issuer:
             headers={"kid": self.kid},
         )
 
+    def client_settings(self, user: str, secret: str = SECRET) -> dict[str, str]:
+        """Return the settings of a client that gets its tokens here; the JAAS form of Kafka 3.1."""
+        return {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": f"{self.url}/token",
+            "sasl.jaas.config": (
+                f'{MODULE} required clientId="{user}" clientSecret="{secret}" '
+                f'ssl.truststore.type="PEM" ssl.truststore.location="{self.own.authority_path}";'
+            ),
+        }
+
     def settings(self, listener: str) -> dict[str, str]:
         """Return the settings of a listener that takes its tokens."""
         prefix = f"listener.name.{listener.lower()}"
@@ -131,6 +145,10 @@ def _handler(issuer: Issuer) -> type[BaseHTTPRequestHandler]:
             form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
             kind, _, login = self.headers.get("Authorization", "").partition(" ")
             user, _, secret = base64.b64decode(login).decode().partition(":")
+            issuer.asked.append((user, form))
+            if issuer.answer is not None:
+                self._answer(*issuer.answer)
+                return
             if kind != "Basic" or secret != SECRET or form["grant_type"] != ["client_credentials"]:
                 self._answer(401, b'{"error":"invalid_client"}')
                 return

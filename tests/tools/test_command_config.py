@@ -10,9 +10,12 @@ import pytest
 
 from odradek.tools import command_config
 from odradek.tools.errors import ToolError
-from tests.support import certificates, preloaded
+from tests.support import certificates, oauth, preloaded
 from tests.support.secure_broker import jaas
 
+TOKENS = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER")
+URL = "sasl.oauthbearer.token.endpoint.url"
+CREDENTIALS = "sasl.oauthbearer.client.credentials.client"
 IMPORTED = """
 import sys
 from pathlib import Path
@@ -33,7 +36,7 @@ def properties(path: Path, *lines: str) -> Path:
     ("lines", "said"),
     [
         (("security.protocol=TLS",), "one of: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
-        (("security.protocol=SASL_PLAINTEXT",), "SCRAM-SHA-512; GSSAPI is not supported"),
+        (("security.protocol=SASL_PLAINTEXT",), "OAUTHBEARER; GSSAPI is not supported"),
         (
             ("security.protocol=SASL_SSL", "sasl.mechanism=PLAIN"),
             "sasl.jaas.config needs username and password",
@@ -52,6 +55,33 @@ def properties(path: Path, *lines: str) -> Path:
         (("security.protocol=SSL", "ssl.keystore.type=pem"), "one of: JKS, PKCS12, PEM"),
         (("security.protocol=SSL", "ssl.endpoint.identification.algorithm=no"), "https or empty"),
         (("security.protocol=\\ud83d",), "half a character"),
+        (TOKENS, "sasl.mechanism OAUTHBEARER needs sasl.oauthbearer.token.endpoint.url"),
+        ((*TOKENS, f"{URL}=http://issuer.test/"), "http://issuer.test/ is not a URL of https or"),
+        (
+            (*TOKENS, f"{URL}=https://issuer.test/"),
+            "needs sasl.oauthbearer.client.credentials.client.id, or clientId in sasl.jaas",
+        ),
+        (
+            (
+                *TOKENS,
+                f"{URL}=https://issuer.test/",
+                f"{CREDENTIALS}.id=a",
+                f"{CREDENTIALS}.secret= ",
+            ),
+            "needs sasl.oauthbearer.client.credentials.client.secret, or clientSecret",
+        ),
+        (
+            (
+                *TOKENS,
+                f"{URL}=file:/t",
+                f"sasl.jaas.config={oauth.MODULE} required extension_auth=a;",
+            ),
+            "extension_auth cannot be an extension",
+        ),
+        (
+            (*TOKENS, f"{URL}=file:/t", "sasl.oauthbearer.jwt.retriever.class=a.Retriever"),
+            "sasl.oauthbearer.jwt.retriever.class a.Retriever is not supported",
+        ),
     ],
 )
 def test_wrong_file_is_one_line(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from odradek import oauth_settings
 from odradek.listeners import ListenerEndpoint
-from odradek.oauth_settings import OAUTHBEARER, OauthSettings
+from odradek.oauth_settings import OAUTHBEARER, OauthLogin, OauthSettings
 from odradek.properties import (
     INT_MAX,
     LONG_MAX,
@@ -30,12 +30,12 @@ from odradek.values import SECURITY_PROTOCOLS
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
 SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 MECHANISMS = ("PLAIN", *SCRAM_MECHANISMS)
-"""The mechanisms of clients of ours, brokers among them: by name and password."""
+"""The mechanisms by name and password. Brokers use no other among themselves, commands do."""
 STORE_TYPES = ("JKS", "PKCS12", "PEM")
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     **dict.fromkeys(SCRAM_MECHANISMS, "org.apache.kafka.common.security.scram.ScramLoginModule"),
-    OAUTHBEARER: "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
+    OAUTHBEARER: oauth_settings.LOGIN_MODULE,
 }
 _USER = "user_"
 _CLIENT_TLS = frozenset(
@@ -155,11 +155,15 @@ class ListenerSecurity:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How a client connects: its security protocol, and what that needs."""
+    """How a client connects: its security protocol, and what that needs.
+
+    `oauth_tls` is of connections to the endpoint of tokens.
+    """
 
     protocol: str
     tls: TlsSettings | None = None
-    login: SaslLogin | None = None
+    login: SaslLogin | OauthLogin | None = None
+    oauth_tls: TlsSettings | None = None
 
 
 def read(
@@ -198,10 +202,11 @@ def of_client(values: Mapping[str, str]) -> tuple[ClientSettings, list[str]]:
     used = {"security.protocol"}
     used |= _CLIENT_TLS if with_tls else set()
     used |= _CLIENT_SASL if with_sasl else set()
+    if with_sasl and _client_mechanism(values) == OAUTHBEARER:
+        used |= oauth_settings.CLIENT_SETTINGS
     own = {name: text for name, text in values.items() if name in used}
-    settings = ClientSettings(
-        protocol, _tls(own) if with_tls else None, _login(own) if with_sasl else None
-    )
+    login, oauth_tls = _login(own) if with_sasl else (None, None)
+    settings = ClientSettings(protocol, _tls(own) if with_tls else None, login, oauth_tls)
     return settings, sorted(values.keys() - used)
 
 
@@ -346,24 +351,38 @@ def _oauth(
     found = oauth_settings.read(values, endpoint.name)
     if found.path is not None:
         return found, None
-    # As in Kafka, what the broker trusts there is among the options of JAAS.
-    given = {name: text for name, text in options.get(OAUTHBEARER, {}).items() if "ssl." in name}
+    try:
+        return found, _tls_of_endpoint(options.get(OAUTHBEARER, {}))
+    except ConfigError as error:
+        raise ConfigError(f"listener {endpoint.name}: {error}") from None
+
+
+def _tls_of_endpoint(options: Mapping[str, str]) -> TlsSettings:
+    """Return whom to trust at an endpoint of keys or of tokens: as in Kafka, options of JAAS."""
+    given = {name: text for name, text in options.items() if "ssl." in name}
     if unknown := sorted(given.keys() - _CLIENT_TLS):
-        raise ConfigError(f"listener {endpoint.name}: {unknown[0]} is no option of {OAUTHBEARER}")
-    return found, _tls(given)
+        raise ConfigError(f"{unknown[0]} is no option of {OAUTHBEARER}")
+    return _tls(given)
 
 
-def _login(values: Mapping[str, str]) -> SaslLogin:
-    mechanism = values.get("sasl.mechanism", "").strip() or "GSSAPI"
-    if mechanism not in MECHANISMS:
+def _client_mechanism(values: Mapping[str, str]) -> str:
+    return values.get("sasl.mechanism", "").strip() or "GSSAPI"
+
+
+def _login(values: Mapping[str, str]) -> tuple[SaslLogin | OauthLogin, TlsSettings | None]:
+    mechanism, known = _client_mechanism(values), (*MECHANISMS, OAUTHBEARER)
+    if mechanism not in known:
         raise ConfigError(
-            f"sasl.mechanism must be one of {', '.join(MECHANISMS)}; {mechanism} is not supported"
+            f"sasl.mechanism must be one of {', '.join(known)}; {mechanism} is not supported"
         )
     text = values.get("sasl.jaas.config", "")
     options = _jaas("sasl.jaas.config", text, mechanism) if text.strip() else {}
+    if mechanism == OAUTHBEARER:
+        login = oauth_settings.read_login(values, options)
+        return login, None if login.path is not None else _tls_of_endpoint(options)
     if not (options.get("username") and options.get("password")):
         raise ConfigError("sasl.jaas.config needs username and password")
-    return SaslLogin(mechanism, options["username"], options["password"])
+    return SaslLogin(mechanism, options["username"], options["password"]), None
 
 
 def _max_reauth_ms(values: Mapping[str, str], mechanism: str) -> int:

@@ -45,6 +45,14 @@ class Ask(Protocol):
         """Send a request in a version and return its response."""
 
 
+class NoCredentialsError(ConnectionError):
+    """There is nothing to show to the peer; `is_mistake` if another try would end the same way."""
+
+    def __init__(self, message: str, *, is_mistake: bool) -> None:
+        super().__init__(message)
+        self.is_mistake = is_mistake
+
+
 class PeerSecurity(Protocol):
     """How to get connections that a broker's listener takes."""
 

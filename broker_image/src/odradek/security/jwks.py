@@ -11,17 +11,17 @@ of keys, so early looks have a minimal distance, whoever asks for them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import http.client
 import json
 import logging
 import ssl
 import threading
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Final
-from urllib.parse import urlsplit
 
+from odradek import https_request
+from odradek.https_request import MOST_BYTES
 from odradek.net.rare_log import RareLog
 from odradek.oauth_settings import OauthSettings
 from odradek.security import tokens
@@ -31,11 +31,8 @@ from odradek.security.tokens import Key, TokenHeader
 APART_S: Final = 10.0
 # A token waits no longer for one.
 WAIT_S: Final = 5.0
-FETCH_LIMIT_S: Final = 10.0
 # Looks that still go on in their threads, though nobody waits for them any more.
 MOST_LOOKS: Final = 4
-MOST_BYTES: Final = 1024 * 1024
-_PIECE: Final = 64 * 1024
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +108,7 @@ class Jwks:
         """Fetch keys once; return whether that succeeds."""
         self._looked_s = self._clock()
         try:
-            async with asyncio.timeout(FETCH_LIMIT_S):
+            async with asyncio.timeout(https_request.LIMIT_S):
                 keys = await self._in_thread(lambda: fetch(self._settings, self._context))
         except Exception as error:  # as for want of memory or of a thread, too
             self.failed += 1
@@ -171,38 +168,15 @@ class Jwks:
 
 
 def fetch(settings: OauthSettings, context: ssl.SSLContext | None) -> tuple[Key, ...]:
-    """Return the keys of an endpoint or of a file.
-
-    Raises OSError, ValueError or HTTPException. Redirections are not followed.
-    """
+    """Return the keys of an endpoint or of a file. Raises OSError, ValueError or HTTPException."""
     path = settings.path
     if path is None:
-        data = _get(settings.url, context)
+        status, data = https_request.fetch(settings.url, context)
+        if status != HTTPStatus.OK:
+            raise ValueError(f"HTTP status {status}")
     else:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES} bytes")
     return tokens.read_keys(json.loads(data))
-
-
-def _get(url: str, context: ssl.SSLContext | None) -> bytes:
-    until = time.monotonic() + FETCH_LIMIT_S
-    parts = urlsplit(url)
-    assert parts.hostname is not None
-    connection = http.client.HTTPSConnection(
-        parts.hostname, parts.port, timeout=FETCH_LIMIT_S, context=context
-    )
-    with contextlib.closing(connection):
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        connection.request("GET", target, headers={"Accept": "application/json"})
-        # It may own the socket.
-        with connection.getresponse() as answer:
-            if answer.status != http.HTTPStatus.OK:
-                raise ValueError(f"HTTP status {answer.status}")
-            data = bytearray()
-            while len(data) <= MOST_BYTES and (piece := answer.read1(_PIECE)):
-                data += piece
-                if time.monotonic() > until:
-                    raise TimeoutError("it answers too slowly")
-            return bytes(data)

@@ -12,9 +12,11 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from odradek import access_tokens
+from odradek.access_tokens import AccessTokens, NoTokenError
 from odradek.listener_settings import SaslLogin
 from odradek.net import transport as transports
-from odradek.net.client import Ask
+from odradek.net.client import Ask, NoCredentialsError
 from odradek.net.handshakes import Handshakes
 from odradek.net.transport import TlsTransport, Transport
 from odradek.protocol.errors import ErrorCode, name_of
@@ -40,7 +42,7 @@ class ClientSecurity:
         self,
         handshakes: Handshakes,
         context: Callable[[], ssl.SSLContext] | None,
-        login: SaslLogin | None,
+        login: SaslLogin | AccessTokens | None,
     ) -> None:
         self._handshakes = handshakes
         self._context = context
@@ -69,20 +71,42 @@ class ClientSecurity:
         if chosen.error_code != ErrorCode.NONE:
             offered = f"; the listener has {', '.join(chosen.mechanisms) or 'none'}"
             raise AuthenticationError(f"SASL handshake: {name_of(chosen.error_code)}{offered}")
-        user, password = self._login.username, self._login.password
-        if mechanism == "PLAIN":
-            _, lifetime_ms = await _exchange(ask, f"\0{user}\0{password}".encode())
+        if isinstance(self._login, AccessTokens):
+            lifetime_ms = await _show_token(ask, self._login)
         else:
-            nonce = secrets.token_urlsafe(scram.NONCE_BYTES)
-            client = ScramClient(mechanism, user, password, nonce)
-            try:
-                challenge, _ = await _exchange(ask, client.first())
-                proof = await asyncio.to_thread(client.final, challenge)
-                answer, lifetime_ms = await _exchange(ask, proof)
-                client.check(answer)
-            except ScramError as error:
-                raise AuthenticationError(f"{mechanism}: {error}") from None
+            lifetime_ms = await _prove_password(ask, self._login)
         return lifetime_ms / 1000 if lifetime_ms else None
+
+
+async def _prove_password(ask: Ask, login: SaslLogin) -> int:
+    """Return for how many ms the broker takes it, 0: always. Raises OSError."""
+    mechanism, user, password = login.mechanism, login.username, login.password
+    if mechanism == "PLAIN":
+        return (await _exchange(ask, f"\0{user}\0{password}".encode()))[1]
+    nonce = secrets.token_urlsafe(scram.NONCE_BYTES)
+    client = ScramClient(mechanism, user, password, nonce)
+    try:
+        challenge, _ = await _exchange(ask, client.first())
+        proof = await asyncio.to_thread(client.final, challenge)
+        answer, lifetime_ms = await _exchange(ask, proof)
+        client.check(answer)
+    except ScramError as error:
+        raise AuthenticationError(f"{mechanism}: {error}") from None
+    return lifetime_ms
+
+
+async def _show_token(ask: Ask, tokens: AccessTokens) -> int:
+    """Return for how many ms the broker takes it, 0: always. Raises OSError."""
+    try:
+        first = await asyncio.to_thread(tokens.first_message)
+    except NoTokenError as error:
+        raise NoCredentialsError(str(error), is_mistake=error.is_mistake) from error
+    refusal, lifetime_ms = await _exchange(ask, first)
+    if refusal:
+        # The answer to this is the error (RFC 7628, 3.2.3).
+        await _exchange(ask, access_tokens.REFUSED)
+        raise AuthenticationError(f"{tokens.mechanism}: {refusal.decode(errors='replace')}")
+    return lifetime_ms
 
 
 async def _exchange(ask: Ask, token: bytes) -> tuple[bytes, int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from odradek.net.client import PeerClient, PeerSecurity
+from odradek.net.client import NoCredentialsError, PeerClient, PeerSecurity
 from odradek.net.handshakes import HandshakeError
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import groups, metadata
@@ -101,7 +101,7 @@ class ToolClient:
         self._topics: list[metadata.MetadataResponseTopic] = []
 
     async def connect(self) -> None:
-        """Read brokers, topics and leaders. Raises ToolError if no broker answers.
+        """Read brokers, topics and leaders. Raises ToolError if no broker, or no issuer, answers.
 
         Brokers that are known already are asked if those that were given do not answer.
         """
@@ -113,6 +113,8 @@ class ToolClient:
                     request, _METADATA_VERSION, self._timeout_ms
                 )
             except (ConnectionError, TimeoutError) as error:
+                if isinstance(cause := error.__cause__, NoCredentialsError):
+                    raise ToolError(str(cause), 2 if cause.is_mistake else 1) from error
                 failure = error
                 continue
             self.nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}

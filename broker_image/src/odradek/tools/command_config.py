@@ -10,8 +10,10 @@ import ssl
 from pathlib import Path
 
 from odradek import listener_settings, properties
-from odradek.listener_settings import TlsSettings
+from odradek.access_tokens import AccessTokens
+from odradek.listener_settings import ClientSettings, SaslLogin, TlsSettings
 from odradek.net.handshakes import Handshakes
+from odradek.oauth_settings import OauthLogin
 from odradek.properties import ConfigError
 from odradek.security.peers import ClientSecurity
 from odradek.tools.client import Access
@@ -30,14 +32,20 @@ def load(path: Path) -> tuple[Access, list[str]]:
     try:
         settings, ignored = listener_settings.of_client(values)
         context = None if settings.tls is None else _context(settings.tls)
+        login = _login(settings)
     except ConfigError as error:
         raise ToolError(f"{path}: {error}") from None
-    if settings.tls is None and settings.login is None:
+    if settings.tls is None and login is None:
         return Access(settings.protocol), ignored
-    security = ClientSecurity(
-        Handshakes(), None if context is None else lambda: context, settings.login
-    )
+    security = ClientSecurity(Handshakes(), None if context is None else lambda: context, login)
     return Access(settings.protocol, security), ignored
+
+
+def _login(settings: ClientSettings) -> SaslLogin | AccessTokens | None:
+    if not isinstance(settings.login, OauthLogin):
+        return settings.login
+    of_endpoint = None if settings.oauth_tls is None else _context(settings.oauth_tls)
+    return AccessTokens(settings.login, of_endpoint)
 
 
 def _context(settings: TlsSettings) -> ssl.SSLContext:

@@ -8,13 +8,15 @@ file must be at the same path for the driver and all executors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from odradek import listener_settings, properties
-from odradek.listener_settings import ClientSettings, Store
+from odradek import access_tokens, listener_settings, oauth_settings, properties
+from odradek.access_tokens import AccessTokens
+from odradek.listener_settings import ClientSettings, Store, TlsSettings
+from odradek.oauth_settings import OAUTHBEARER, OauthLogin
 from odradek.properties import ConfigError
 
 _PROVIDER: Final = {
@@ -23,8 +25,10 @@ _PROVIDER: Final = {
         "org.apache.kafka.common.config.provider.FileConfigProvider"
     ),
 }
+_JAAS: Final = "sasl.jaas.config"
 _SECRETS: Final = (
-    "sasl.jaas.config",
+    oauth_settings.CLIENT_SECRET,
+    _JAAS,
     "ssl.key.password",
     "ssl.keystore.key",
     "ssl.keystore.password",
@@ -44,6 +48,8 @@ _NAMES: Final = {
 """Kafka's names of librdkafka's settings."""
 # The characters that end a path in `${file:PATH:KEY}`.
 _ENDS_PATH: Final = frozenset(":}")
+# Those that end a string of JAAS, or escape.
+_ENDS_STRING: Final = frozenset('"\\\n\r')
 
 
 class ClientConfigError(Exception):
@@ -52,15 +58,20 @@ class ClientConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BrokerAccess:
-    """The addresses of brokers, and the security settings of each kind of client."""
+    """The addresses of brokers, and the security settings of each kind of client.
+
+    `tokens` are for librdkafka; Spark's clients get their own.
+    """
 
     bootstrap: str
     librdkafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tokens: AccessTokens | None = field(default=None, repr=False)
 
-    def client_settings(self) -> dict[str, str | int | float | bool]:
+    def client_settings(self) -> dict[str, Any]:
         """Return the settings of a librdkafka client that reaches the brokers."""
-        return {"bootstrap.servers": self.bootstrap, **self.librdkafka}
+        common = {"bootstrap.servers": self.bootstrap, **self.librdkafka}
+        return common if self.tokens is None else {**common, "oauth_cb": _shown(self.tokens)}
 
     def source_options(self) -> dict[str, str]:
         """Return the options of a Kafka source or sink of Spark that reaches the brokers."""
@@ -82,14 +93,22 @@ def read(bootstrap: str, path: Path) -> tuple[BrokerAccess, list[str]]:
         own = _librdkafka(settings, used)
         _require_usable(own)
         spark = _spark(used, path)
+        tokens = None
+        if isinstance(settings.login, OauthLogin):
+            trusted = settings.oauth_tls
+            endpoint = None if trusted is None else access_tokens.endpoint_context(trusted)
+            tokens = AccessTokens(settings.login, endpoint)
+            spark |= _spark_tokens(settings.login, trusted, used, path)
     except ConfigError as error:
         raise ClientConfigError(f"{path}: {error}") from None
-    return BrokerAccess(bootstrap, own, spark), ignored
+    return BrokerAccess(bootstrap, own, spark, tokens), ignored
 
 
 def _librdkafka(settings: ClientSettings, used: Mapping[str, str]) -> dict[str, str]:
     found = {"security.protocol": settings.protocol}
-    if settings.login is not None:
+    if isinstance(settings.login, OauthLogin):
+        found["sasl.mechanism"] = OAUTHBEARER
+    elif settings.login is not None:
         found["sasl.mechanism"] = settings.login.mechanism
         found["sasl.username"] = settings.login.username
         found["sasl.password"] = settings.login.password
@@ -97,7 +116,7 @@ def _librdkafka(settings: ClientSettings, used: Mapping[str, str]) -> dict[str, 
         for name in _JAVA_ONLY:
             if name in used:
                 raise ConfigError(f"{name} is not supported here")
-        found |= _trusted(settings.tls.trust_store) | _shown(settings.tls.key_store)
+        found |= _trusted(settings.tls.trust_store) | _certificate(settings.tls.key_store)
         if not settings.tls.checks_host:
             found["ssl.endpoint.identification.algorithm"] = "none"
     return found
@@ -129,7 +148,7 @@ def _trusted(store: Store) -> dict[str, str]:
     return {"ssl.ca.location": _readable(store)}
 
 
-def _shown(store: Store) -> dict[str, str]:
+def _certificate(store: Store) -> dict[str, str]:
     if not store.given:
         return {}
     if store.kind == "JKS":
@@ -173,3 +192,58 @@ def _spark(used: Mapping[str, str], path: Path) -> dict[str, str]:
             in_folder = name in _LOCATIONS and text.strip()
             found[f"kafka.{name}"] = str(Path(text.strip()).absolute()) if in_folder else text
     return found
+
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+
+def _shown(tokens: AccessTokens) -> Callable[[str], tuple[str, float, str, dict[str, str]]]:
+    """Return librdkafka's callback for a token."""
+
+    def show(_: str) -> tuple[str, float, str, dict[str, str]]:
+        token = tokens.get()
+        # The name is for librdkafka's log only, which wants one.
+        return token.text, token.expires_s, token.user or "-", dict(tokens.login.extensions)
+
+    return show
+
+
+def _spark_tokens(
+    login: OauthLogin, trusted: TlsSettings | None, used: Mapping[str, str], path: Path
+) -> dict[str, str]:
+    """Return the options with which Spark's clients, those of Kafka 3.9, get tokens.
+
+    They know credentials as options of JAAS only, and not as settings (KIP-1139).
+    """
+    found = {f"kafka.{oauth_settings.LOGIN_HANDLER}": oauth_settings.LOGIN_HANDLERS[-1]}
+    options: dict[str, str] = {}
+    if oauth_settings.CLIENT_SECRET in used and trusted is not None:
+        if _ENDS_STRING.intersection(login.client_secret):
+            raise ConfigError(f'{oauth_settings.CLIENT_SECRET} must have neither " nor \\ here')
+        place = f"{path.absolute()}:{oauth_settings.CLIENT_SECRET}"
+        options = {"clientId": login.client_id, "clientSecret": f"${{file:{place}}}"}
+        options |= {"scope": login.scope} if login.scope else {}
+        options |= {f"extension_{name}": text for name, text in login.extensions.items()}
+        options |= _trust_options(trusted)
+    elif used.get(_JAAS, "").strip():
+        return found
+    pairs = "".join(f" {name}={_quoted(text)}" for name, text in options.items())
+    return {**found, f"kafka.{_JAAS}": f"{oauth_settings.LOGIN_MODULE} required{pairs};"}
+
+
+def _trust_options(settings: TlsSettings) -> dict[str, str]:
+    store = settings.trust_store
+    found = {"ssl.truststore.type": store.kind} if store.given else {}
+    if store.location:
+        found["ssl.truststore.location"] = str(Path(store.location).absolute())
+    elif store.certificates:
+        found["ssl.truststore.certificates"] = store.certificates
+    if not settings.checks_host:
+        found["ssl.endpoint.identification.algorithm"] = ""
+    return found
+
+
+def _quoted(text: str) -> str:
+    """Return a string as JAAS reads it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

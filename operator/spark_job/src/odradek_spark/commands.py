@@ -5,9 +5,11 @@ They are those of the other commands of `odradek`, whose module needs what no jo
 
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
+from odradek.access_tokens import NoTokenError
 from odradek_spark.broker_access import BrokerAccess, ClientConfigError, read
 
 bootstrap_option = click.option(
@@ -30,14 +32,21 @@ command_config_option = click.option(
 
 
 def read_access(bootstrap_server: str, command_config: Path | None) -> BrokerAccess:
-    """Return how to connect, and warn of what has no effect; exit with status 2 upon a mistake."""
+    """Return how to connect, and warn of what has no effect.
+
+    Exits with status 2 upon a mistake, and with 1 if there is no token.
+    """
     if command_config is None:
         return BrokerAccess(bootstrap_server)
     try:
         access, ignored = read(bootstrap_server, command_config)
+        if access.tokens is not None:
+            # Clients would wait for one, and not say why there is none.
+            access.tokens.get()
     except ClientConfigError as error:
-        click.echo(f"odradek: {error}", err=True)
-        sys.exit(2)
+        _exit(error, 2)
+    except NoTokenError as error:
+        _exit(error, 2 if error.is_mistake else 1)
     if ignored:
         click.echo(
             f"odradek: warning: {command_config}: no effect with security.protocol "
@@ -45,3 +54,8 @@ def read_access(bootstrap_server: str, command_config: Path | None) -> BrokerAcc
             err=True,
         )
     return access
+
+
+def _exit(error: Exception, status: int) -> NoReturn:
+    click.echo(f"odradek: {error}", err=True)
+    sys.exit(status)

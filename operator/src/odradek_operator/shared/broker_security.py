@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from odradek import listener_settings, properties
-from odradek.listener_settings import SaslLogin
+from odradek import access_tokens, listener_settings, properties
+from odradek.access_tokens import AccessTokens
+from odradek.listener_settings import SaslLogin, TlsSettings
+from odradek.oauth_settings import OauthLogin
 from odradek.properties import ConfigError
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -39,7 +41,7 @@ class OperatorSecurity:
     """
 
     tls: ssl.SSLContext | None = None
-    login: SaslLogin | None = field(default=None, repr=False)
+    login: SaslLogin | AccessTokens | None = field(default=None, repr=False)
     problem: str | None = None
 
     def secure(self, sock: socket.socket, host: str) -> socket.socket:
@@ -60,6 +62,11 @@ class OperatorSecurity:
         chosen = ask(SaslHandshakeRequest(mechanism=mechanism), _VERSION)
         if chosen.error_code != ErrorCode.NONE:
             raise ConnectionError(f"SASL handshake: {name_of(chosen.error_code)}")
+        if isinstance(self.login, AccessTokens):
+            if refusal := _exchange(ask, self.login.first_message()):
+                _exchange(ask, access_tokens.REFUSED)
+                raise ConnectionError(f"{mechanism}: {refusal.decode(errors='replace')}")
+            return
         nonce = secrets.token_urlsafe(scram.NONCE_BYTES)
         client = ScramClient(mechanism, self.login.username, self.login.password, nonce)
         try:
@@ -97,24 +104,30 @@ def show(context: ssl.SSLContext, certificate: str, key: str) -> None:
 
 
 def of_settings(values: Mapping[str, str]) -> OperatorSecurity:
-    """Read the settings of Kafka's clients: SCRAM, and trusted certificates in PEM.
+    """Read the settings of Kafka's clients: SCRAM or tokens, and trusted certificates in PEM.
 
     Raises ConfigError.
     """
     found, _ = listener_settings.of_client(values)
+    tls = None if found.tls is None else _context(found.tls)
+    if isinstance(found.login, OauthLogin):
+        trusted = found.oauth_tls
+        endpoint = None if trusted is None else access_tokens.endpoint_context(trusted)
+        return OperatorSecurity(tls, AccessTokens(found.login, endpoint))
     if found.login is not None and found.login.mechanism not in scram.DIGESTS:
         raise ConfigError(f"sasl.mechanism {found.login.mechanism} is not supported here")
-    context = None
-    if found.tls is not None:
-        store = found.tls.trust_store
-        if not store.given or store.kind != "PEM":
-            raise ConfigError("ssl.truststore with ssl.truststore.type=PEM is needed")
-        try:
-            text = store.certificates or Path(store.location).read_text(encoding="utf-8")
-            context = trusting(text)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot use ssl.truststore: {error}") from None
-    return OperatorSecurity(context, found.login)
+    return OperatorSecurity(tls, found.login)
+
+
+def _context(settings: TlsSettings) -> ssl.SSLContext:
+    store = settings.trust_store
+    if not store.given or store.kind != "PEM":
+        raise ConfigError("ssl.truststore with ssl.truststore.type=PEM is needed")
+    try:
+        text = store.certificates or Path(store.location).read_text(encoding="utf-8")
+        return trusting(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot use ssl.truststore: {error}") from None
 
 
 class SecurityFile:
@@ -122,10 +135,16 @@ class SecurityFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._tokens: AccessTokens | None = None
 
     def present(self) -> OperatorSecurity:
         """Return what the file asks for now; an unusable file is a problem of each connection."""
         try:
-            return of_settings(properties.read_file(self._path))
+            found = of_settings(properties.read_file(self._path))
         except ConfigError as error:
             return OperatorSecurity(problem=f"{self._path}: {error}")
+        if isinstance(found.login, AccessTokens):
+            if self._tokens is not None:
+                found.login.take_over(self._tokens)
+            self._tokens = found.login
+        return found
