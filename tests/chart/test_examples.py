@@ -116,9 +116,9 @@ def releases() -> list[tuple[str, Manifest]]:
 
 def test_resources_find_zookeeper_in_every_example_of_a_release() -> None:
     shown = [one for file in files("kubectl") for one in documents(file)]
-    servers = {
-        one["spec"]["zookeeper"]["connect"] for one in shown if one["kind"] == "KafkaCluster"
-    }
+    clusters = [one["spec"]["zookeeper"] for one in shown if one["kind"] == "KafkaCluster"]
+    servers = {one["connect"] for one in clusters}
+    logins = {one["authentication"]["secretName"] for one in clusters}
     assert len(releases()) == 4
     for namespace, values in releases():
         objects = helm.template(values, namespace=namespace)
@@ -128,6 +128,11 @@ def test_resources_find_zookeeper_in_every_example_of_a_release() -> None:
         }
         assert ("Service", "zookeeper", namespace) in made
         assert servers == {f"zookeeper.{namespace}.svc.cluster.local:2181"}
+        # Who asks nobody for a login has no user for it.
+        authentication = values["zookeeper"]["authentication"]
+        assert logins == {authentication["secretName"]}
+        is_made = ("Secret", "zookeeper", namespace) in made
+        assert is_made == authentication.get("generate", False)
 
 
 def test_namespaces_that_gitops_tools_make_admit_brokers() -> None:
@@ -182,6 +187,7 @@ def test_quickstart_can_be_switched_to_plain_text(kubectl: Kubectl, tmp_path: Pa
     assert "main created (server dry run)" in dry_run(kubectl, *objects, kind="apply")
     (cluster,) = [one for one in objects if one["kind"] == "KafkaCluster"]
     assert not {"listeners", "authorization"} & {*cluster["spec"]}
+    assert "authentication" not in cluster["spec"]["zookeeper"]
     collectors = [one for one in objects if one["metadata"]["name"].startswith("collector")]
     pods = [one["spec"]["template"]["spec"] for one in collectors if "template" in one["spec"]]
     assert len(pods) == 2
@@ -215,6 +221,8 @@ def test_example_values_name_the_service_that_the_quickstart_connects_to() -> No
     assert host.split(".")[0] in services
     assert host.endswith(".logs.svc.cluster.local")
     assert port == "2181"
+    (login,) = [one["metadata"]["name"] for one in objects if one["kind"] == "Secret"]
+    assert cluster["spec"]["zookeeper"]["authentication"] == {"secretName": login}
 
 
 def test_quickstart_fits_on_nodes_of_two_cores(kubectl: Kubectl) -> None:

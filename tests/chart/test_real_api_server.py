@@ -1,5 +1,6 @@
 """A real API server takes what the chart and the examples say, and holds the rights they give."""
 
+import base64
 import dataclasses
 import functools
 import json
@@ -49,6 +50,7 @@ def install_options(api: apiserver.ApiServer) -> list[str]:
         f"--kubeconfig={api.kubeconfig}",
         f"--namespace={RESTRICTED}",
         "--set=zookeeper.replicas=3,networkPolicy.enabled=true,networkPolicy.nodeCidrs={10.0.0.0/8}",
+        "--set=zookeeper.authentication.secretName=zookeeper,zookeeper.authentication.generate=true",
         "--set=networkPolicy.zookeeperFrom[0].podSelector.matchLabels.app=old-consumer",
     ]
 
@@ -133,7 +135,25 @@ def test_upgrade_of_an_unchanged_release_is_accepted(
     kubectl: Kubectl, api: apiserver.ApiServer
 ) -> None:
     options = [*install_options(api), "--no-hooks"]
+    login = kubectl.get("secret", "zookeeper")["data"]
     assert "has been upgraded" in helm.run("upgrade", "odradek", str(helm.CHART), *options)
+    # A password that was made up stays.
+    assert kubectl.get("secret", "zookeeper")["data"] == login
+    assert base64.b64decode(login["username"]) == b"odradek"
+    assert len(base64.b64decode(login["password"])) == 40
+
+
+def test_login_of_somebody_else_is_left_alone(kubectl: Kubectl, api: apiserver.ApiServer) -> None:
+    literal = ("--from-literal=username=mine", "--from-literal=password=known")
+    kubectl("create", "secret", "generic", "own", *literal)
+    kept = kubectl.get("secret", "own")
+    options = [*install_options(api), "--no-hooks"]
+    own = "--set=zookeeper.authentication.secretName=own"
+    helm.run("upgrade", "odradek", str(helm.CHART), *options, own)
+    assert kubectl.get("secret", "own") == kept
+    helm.run("upgrade", "odradek", str(helm.CHART), *options)
+    # It stayed when nobody named it, as ZooKeeper's data does.
+    assert kubectl.get("secret", "zookeeper")["metadata"]["annotations"]["helm.sh/resource-policy"]
 
 
 def test_cluster_that_the_notes_propose_is_accepted(

@@ -136,6 +136,7 @@ def test_server_with_logins_lets_in_those_only_who_have_one(
     "values",
     [
         {"authentication": {"required": True}},
+        {"authentication": {"generate": True}},
         {"authentication": {"clientsSecretName": "b"}},
         {"tls": {"only": True}},
     ],

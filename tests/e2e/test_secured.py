@@ -69,6 +69,7 @@ def test_a_user_gets_in_and_is_shut_out_when_it_is_deleted(
     kubectl: Kubectl, healthy: None, bootstrap: str
 ) -> None:
     assert kubectl.condition("kafkacluster", "main", "Secured")["status"] == "True"
+    assert kubectl.condition("kafkacluster", "main", "ZooKeeperSecured")["status"] == "True"
     name = "belongs"
     kubectl.apply(topic(name, partitions=1))
     try:
