@@ -4,16 +4,20 @@
     python -m tests.bench.bench_secured --quick
     python -m tests.bench.bench_secured --protocols PLAINTEXT,SSL --sizes 1000
 
-Three clusters of three brokers on one machine: this project's, the same once more, and Kafka's,
-each with a ZooKeeper. All have the same certificate (ECDSA P-256), talk TLS among themselves, and
-serve the same outside clients: librdkafka, and Kafka's ProducerPerformance and ConsumerPerformance
-in a JVM that goes on. Clients and brokers speak TLS 1.3 and take, or prefer, AES-256-GCM: what
-OpenSSL and each cluster agree on is printed, and Java offers nothing else.
+Four clusters of three brokers on one machine: this project's, the same once more, Kafka's, and one
+that acknowledges records and drops them (`dropping_broker`), each with a ZooKeeper. All have the
+same certificate (ECDSA P-256), talk TLS among themselves, and serve the same outside clients:
+librdkafka, and Kafka's ProducerPerformance and ConsumerPerformance in a JVM that goes on. Clients
+and brokers speak TLS 1.3 and take, or prefer, AES-256-GCM: what OpenSSL and each cluster agree on
+is printed, and Java offers nothing else.
 
 The clusters are measured by turns, in another order each round, so that the machine drifts for all.
 What counts is the ratio; that of the two equal clusters says how much of it is noise. With acks=1
 topics have one replica, with acks=all three. Processor time is that of the three brokers, per
 gigabyte that clients wrote or read; with acks=all it has the replication.
+
+The brokers that drop tell what a producer reaches where nothing is stored: a case in which this
+project reaches 0.9 of that measures the client, whatever its ratio to Kafka is.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ SUITE: Final = "TLS_AES_256_GCM_SHA384"
 LISTENERS: Final = {"PLAINTEXT": "PLAINTEXT", "SSL": "TLS", "SASL_SSL": "SECURE"}
 SIZES: Final = (1000, 100, 10_000)
 ACKS: Final = ("1", "all")
-OURS, AGAIN, KAFKA = "odradek", "odradek again", "kafka 2.8.2"
+OURS, AGAIN, KAFKA, DROPS = "odradek", "odradek again", "kafka 2.8.2", "dropped"
 GOALS: Final = {"produce": 1.2, "fetch": 1.0}
 MEGA: Final = 1_000_000
 # Of one run. Small records are few: clients need most of the time for them.
@@ -63,6 +67,13 @@ class Secured(SecureBroker, FreshBroker):
     """A broker of this checkout with every listener."""
 
     protocols = {"TLS": "SSL", "SECURE": "SASL_SSL"}
+
+
+class Dropping(Secured):
+    """The same, but for records: they are acknowledged and dropped."""
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-m", "tests.bench.dropping_broker"]
 
 
 class SecuredKafka(KafkaAtItsBest, SecureBroker):
@@ -184,7 +195,12 @@ def clusters(folder: Path, own: certificates.Issued) -> Iterator[dict[str, Clust
         "listener.name.secure.plain.sasl.jaas.config": jaas("PLAIN", **{f"user_{USER}": PASSWORD}),
         "offsets.topic.num.partitions": "3",
     }
-    kinds: dict[str, type[Broker]] = {OURS: Secured, AGAIN: Secured, KAFKA: SecuredKafka}
+    kinds: dict[str, type[Broker]] = {
+        OURS: Secured,
+        AGAIN: Secured,
+        KAFKA: SecuredKafka,
+        DROPS: Dropping,
+    }
     with contextlib.ExitStack() as stack:
         found = {}
         for name, kind in kinds.items():
@@ -208,11 +224,15 @@ def agreed(cluster: Cluster, own: certificates.Issued) -> str:
         return f"{tls.version()} {cipher[0]}"
 
 
+def _table() -> ratios.Table:
+    return ratios.Table(OURS, KAFKA, AGAIN, DROPS)
+
+
 class Bench:
     """Runs cases against all clusters, and keeps the figures."""
 
     def __init__(self, found: dict[str, Cluster], client: Client, share: int) -> None:
-        self.table = ratios.Table(OURS, KAFKA, AGAIN)
+        self.table = _table()
         self._clusters = found
         self._client = client
         self._share = share
@@ -223,7 +243,7 @@ class Bench:
         for case in cases:
             if case.size == cases[0].size:
                 self.run(case, [*self._clusters])
-        self.table = ratios.Table(OURS, KAFKA, AGAIN)
+        self.table = _table()
 
     def run(self, case: Case, names: Sequence[str]) -> None:
         """Run a case against clusters, one after the other."""
@@ -236,7 +256,7 @@ class Bench:
             # Over the listener that is measured: brokers tell its addresses.
             clients.create_topic(bootstrap(cluster, case.protocol), topic, PARTITIONS, replicas)
             self._measure(f"produce {case}", name, case, topic, count, self._client.produce)
-            if case.acks == "1":
+            if case.acks == "1" and name != DROPS:
                 what = f"fetch {case}".partition(",")[0]
                 self._measure(what, name, case, topic, count, self._client.fetch)
             admin = AdminClient(clients.settings(bootstrap(cluster, case.protocol)))

@@ -1,7 +1,8 @@
 """A table of two systems that were measured by turns, with a second run of the first one.
 
 The second one, `again`, differs from the first by noise alone: a ratio that is no farther from 1
-than theirs says nothing.
+than theirs says nothing. A fourth one, `bound`, may tell the most that the client reaches: where
+the first one is close to it, another ratio would be the client's.
 """
 
 from __future__ import annotations
@@ -9,6 +10,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+# From this share of the bound on, it is the client that is measured.
+AT_BOUND: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class Table:
     mine: str
     theirs: str
     again: str
+    bound: str = ""
     speeds: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     processor: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
@@ -51,11 +57,12 @@ class Table:
         """
         yield (
             f"{'':42}{'MB/s, medians':>15}  {'ratio (rounds)':18}{'the same twice':18}"
-            f"{'CPU s per GB':>14}"
+            f"{'CPU s per GB':>14}{f'  of {self.bound}' if self.bound else ''}"
         )
         names = f"{self.mine:>8} {self.theirs[:6]:>6}"
         yield f"{'':42}{names}{'':37}{names}"
         found: dict[str, list[Ratio]] = {}
+        at_bound: dict[str, list[bool]] = {}
         for what, by_name in self.speeds.items():
             each = [by_name.get(one, []) for one in (self.mine, self.theirs, self.again)]
             rounds = min(map(len, each))
@@ -64,14 +71,18 @@ class Table:
             mine, theirs, again = (one[:rounds] for one in each)
             against = ratio(mine, theirs)
             noise = ratio(again, mine)
-            found.setdefault(what.split()[0], []).append(against)
+            word = what.split()[0]
+            found.setdefault(word, []).append(against)
+            most = by_name.get(self.bound, [])[:rounds]
+            share = ratio(mine, most) if len(most) == rounds else None
+            at_bound.setdefault(word, []).append(share is not None and share.value >= AT_BOUND)
             medians = [statistics.median(one) for one in (mine, theirs)]
             spent = [
                 statistics.median(self.processor[what][one]) for one in (self.mine, self.theirs)
             ]
             yield (
                 f"{what:42}{medians[0]:8.1f} {medians[1]:6.1f}  {against!s:18}{noise!s:18}"
-                f"{spent[0]:7.2f} {spent[1]:6.2f}"
+                f"{spent[0]:7.2f} {spent[1]:6.2f}{f'  {share}' if share else ''}"
             )
         for word, least in goals.items():
             if all_of := [one.value for one in found.get(word, [])]:
@@ -80,3 +91,10 @@ class Table:
                     f"{word}: {met} of {len(all_of)} at least {least}; "
                     f"median {statistics.median(all_of):.2f}, lowest {min(all_of):.2f}"
                 )
+                others = [
+                    one
+                    for one, full in zip(all_of, at_bound[word], strict=True)
+                    if one < least and full
+                ]
+                if others:
+                    yield f"{word}: {len(others)} of the others reach {AT_BOUND} of {self.bound}"

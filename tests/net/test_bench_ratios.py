@@ -31,3 +31,14 @@ def test_what_was_interrupted_does_not_count() -> None:
         table.note("fetch A", name, 10.0, 0.5)
     table.note("fetch B", "ours", 10.0, 0.5)
     assert [line[:7] for line in list(table.lines({}))[2:]] == ["fetch A"]
+
+
+def test_case_at_the_bound_of_the_client_is_told_apart() -> None:
+    table = Table("ours", "theirs", "again", "dropped")
+    for what, most in (("produce A", 11.0), ("produce B", 20.0)):
+        for name, speed in (("ours", 10.0), ("theirs", 10.0), ("again", 10.0), ("dropped", most)):
+            table.note(what, name, speed, 0.5)
+    table.note("fetch A", "ours", 10.0, 0.5)
+    lines = list(table.lines({"produce": 1.2}))
+    assert lines[2].endswith("  0.91 (0.91-0.91)")
+    assert lines[-1] == "produce: 1 of the others reach 0.9 of dropped"
