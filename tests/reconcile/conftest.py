@@ -23,9 +23,12 @@ from tests.support.apiserver import ApiServer
 from tests.support.kubectl import QuickKubectl, eventually
 from tests.support.ports import free_port
 from tests.support.preloaded import Program
+from tests.support.sampling import FULL
 
 _numbers = itertools.count(1)
 CONNECTED_SECONDS = 120
+# For operators of tests that change what no watch tells.
+OFTEN = () if FULL else ("tests.reconcile.frequent_looks",)
 Found = TypeVar("Found")
 
 

@@ -21,7 +21,7 @@ from odradek.values import BrokerId
 from odradek.zk import znodes
 from odradek_operator.shared import certificates
 from tests.reconcile import secured_pods
-from tests.reconcile.conftest import Operator
+from tests.reconcile.conftest import OFTEN, Operator
 from tests.reconcile.secured_pods import PodBroker, Pods
 from tests.reconcile.test_secured_flow import INTERNAL, SCRAM, SIMPLE, Secured, create, sasl
 from tests.support import objects, zookeeper
@@ -49,7 +49,7 @@ def secured(
     with zk.client() as root:
         root.ensure_path(f"/{namespace}")
     log = tmp_path_factory.mktemp("operator") / "operator.log"
-    with Operator(api, namespace, log, "operator-0") as operator:
+    with Operator(api, namespace, log, "operator-0", modules=OFTEN) as operator:
         yield Secured(api, zk, namespace, operator)
     print(log.read_text())
 
@@ -178,6 +178,8 @@ def test_clients_reach_a_broker_at_its_load_balancer_and_where_that_moves(
 
         eventually(is_replaced, "another pod", pause_s=0.2)
         broker.end()
+        # The next one would wait until this one's session is over.
+        secured.zk.end_session_of(secured.chroot("real") + znodes.broker_path(BrokerId(0)))
         again = PodBroker(pods, 0, tmp_path / "again", free_port())
         stack.callback(again.end)
         (tmp_path / "again" / "data").rmdir()

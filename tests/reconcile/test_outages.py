@@ -12,7 +12,7 @@ from kazoo.exceptions import NoNodeError
 from odradek.values import BrokerId
 from odradek.zk import consumers, znodes
 from odradek_operator.topic.state import STEADY_SECONDS
-from tests.reconcile.conftest import Operator, Place
+from tests.reconcile.conftest import OFTEN, Operator, Place
 from tests.reconcile.test_reassignment_flow import config, move, reassignment, wait_for_request
 from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
@@ -186,7 +186,7 @@ def test_zookeeper_away_for_a_minute(
         root.ensure_path("/zookeeper-away")
     with (
         own_zookeeper.client("/zookeeper-away") as client,
-        Operator(api, "zookeeper-away", log, "operator-0") as operator,
+        Operator(api, "zookeeper-away", log, "operator-0", modules=OFTEN) as operator,
     ):
         place = Place(api, own_zookeeper, client, "zookeeper-away")
         fill(place)

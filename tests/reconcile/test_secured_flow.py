@@ -28,7 +28,7 @@ from odradek_operator.shared import certificates, user_znodes
 from odradek_operator.shared.certificates import Pair
 from odradek_operator.shared.kube import Kube
 from tests.reconcile import conftest, kills, secured_pods
-from tests.reconcile.conftest import Operator
+from tests.reconcile.conftest import OFTEN, Operator
 from tests.reconcile.secured_pods import PodBroker, Pods
 from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
@@ -137,7 +137,7 @@ def secured(
     with zk.client() as root:
         root.ensure_path(f"/{namespace}")
     log = tmp_path_factory.mktemp("operator") / "operator.log"
-    with Operator(api, namespace, log, "operator-0") as operator:
+    with Operator(api, namespace, log, "operator-0", modules=OFTEN) as operator:
         yield Secured(api, zk, namespace, operator)
     print(log.read_text())
 

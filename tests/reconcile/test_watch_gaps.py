@@ -9,7 +9,7 @@ import pytest
 from odradek.zk import consumers, znodes
 from odradek_operator.loop import resync
 from odradek_operator.shared.spec import FINALIZER
-from tests.reconcile.conftest import Operator, Place
+from tests.reconcile.conftest import OFTEN, Operator, Place
 from tests.reconcile.test_outages import EVERYTHING, ONE, await_reasons, fill, identities, written
 from tests.reconcile.test_reassignment_flow import config
 from tests.support.api_proxy import KINDS, ApiProxy
@@ -28,7 +28,7 @@ def proxy(api: ApiServer, tmp_path: Path) -> Iterator[ApiProxy]:
 def misled(api: ApiServer, proxy: ApiProxy, place: Place, tmp_path: Path) -> Iterator[Operator]:
     """An operator that is told what the proxy tells."""
     log = tmp_path / "operator.log"
-    modules = () if FULL else ("tests.reconcile.frequent_resync",)
+    modules = () if FULL else ("tests.reconcile.frequent_resync", *OFTEN)
     with Operator(
         api, place.namespace, log, "operator-0", through=proxy.kubeconfig, modules=modules
     ) as process:

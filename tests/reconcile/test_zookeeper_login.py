@@ -21,7 +21,7 @@ from odradek.zk import access_files, acls
 from odradek.zk.client import Client
 from odradek_operator.exporter.rounds import Exporter, Options
 from odradek_spark import group_znodes
-from tests.reconcile.conftest import Operator
+from tests.reconcile.conftest import OFTEN, Operator
 from tests.reconcile.secured_pods import PodBroker, texts
 from tests.reconcile.test_secured_flow import Secured, everything
 from tests.support import secure_zookeeper
@@ -75,7 +75,7 @@ def running(api: ApiServer, folder: Path, namespace: str) -> Iterator[Login]:
     api.create_namespace(namespace)
     with (
         secure_zookeeper.Server(folder) as server,
-        Operator(api, namespace, folder / "operator.log", "operator-0") as operator,
+        Operator(api, namespace, folder / "operator.log", "operator-0", modules=OFTEN) as operator,
     ):
         yield Login(api, server, namespace, operator)
     print((folder / "operator.log").read_text())
