@@ -105,10 +105,12 @@ class ClusterSiege:
         """Send at least this many frames, and check the brokers after each round."""
         total = attack.Tally()
         number = 0
+        # Of few frames, not many more.
+        count = min(FRAMES_A_ROUND, 2 * frames)
         while total.dispatched < frames:
-            # A round follows from the seed and its number alone.
+            # A round follows from the seed, its number and its size alone.
             random = Random(f"{seed} {number}")
-            salvo = [grammar.frame(random) for _ in range(FRAMES_A_ROUND)]
+            salvo = [grammar.frame(random) for _ in range(count)]
             began = time.monotonic()
             tally = asyncio.run(self._attack(salvo, random))
             total.add(tally)

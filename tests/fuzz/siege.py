@@ -81,9 +81,11 @@ class Siege:
         cuts = attack.truncations(sound)
         random.shuffle(cuts)
         total = attack.Tally()
+        # Of few frames, not many more.
+        count = min(FRAMES_A_ROUND, 2 * frames)
         while total.dispatched < frames:
-            taken, cuts = cuts[: FRAMES_A_ROUND // 5], cuts[FRAMES_A_ROUND // 5 :]
-            salvo = taken + attack.salvo(sound, FRAMES_A_ROUND - len(taken), random)
+            taken, cuts = cuts[: count // 5], cuts[count // 5 :]
+            salvo = taken + attack.salvo(sound, count - len(taken), random)
             tally = asyncio.run(attack.attack(self.address, salvo, random))
             assert not tally.surprises, f"seed {seed}: {tally.surprises[:5]}"
             self.check()

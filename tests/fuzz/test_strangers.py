@@ -1,4 +1,4 @@
-"""Six hundred frames of strangers (two hundred thousand in `make chaos`) before authentication.
+"""Four hundred frames of strangers (two hundred thousand in `make chaos`) before authentication.
 
 They come to listeners with SASL, with and without TLS. Nobody gets in, the broker's memory has not
 grown, its log has no error of its own, and a user who authenticated goes on.
@@ -26,7 +26,7 @@ from tests.support.broker import FreshBroker, wait_until
 from tests.support.sampling import how_many
 from tests.support.secure_broker import SecureBroker, jaas
 
-FRAMES = how_many(600, full=200_000)
+FRAMES = how_many(400, full=200_000)
 ROUND = 10_000
 SEED = 11
 PASSWORD = "a-secret"
