@@ -351,6 +351,10 @@ def run_exactly(
         kubectl("delete", "secret", SECRET, "--ignore-not-found", "--timeout=120s")
 
 
+@pytest.mark.full(
+    "tests/spark/test_driver.py::test_crash_between_sink_and_commit_replays_the_batch_and_nothing_is_lost_or_doubled",
+    "tests/e2e/test_recovery.py::test_no_acknowledged_line_is_missing_in_the_output",
+)
 def test_driver_that_dies_between_sink_and_commit_doubles_nothing_in_a_delta_table(
     kubectl: Kubectl, healthy: None, bootstrap: str, store: S3Store, zookeeper: KazooClient
 ) -> None:
@@ -361,7 +365,8 @@ def test_driver_that_dies_between_sink_and_commit_doubles_nothing_in_a_delta_tab
 
 
 @pytest.mark.full(
-    "tests/e2e/test_exact_jobs.py::test_driver_that_dies_between_sink_and_commit_doubles_nothing_in_a_delta_table"
+    "tests/spark/test_driver.py::test_crash_between_sink_and_commit_replays_the_batch_and_nothing_is_lost_or_doubled",
+    "tests/e2e/test_recovery.py::test_no_acknowledged_line_is_missing_in_the_output",
 )
 @pytest.mark.parametrize("sink", ["delta", "jdbc", "topic"])
 def test_job_writes_each_row_once_whatever_dies_or_stands_still(

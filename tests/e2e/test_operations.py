@@ -132,6 +132,9 @@ def test_a_topic_that_clients_made_is_taken_over_by_one_resource(
     eventually(lambda: name not in client.list_topics(timeout=60).topics, "the topic is gone")
 
 
+@pytest.mark.full(
+    "tests/e2e/test_console.py::test_people_approve_and_cancel_moves_and_no_others_do"
+)
 def test_a_move_waits_for_its_approval(kubectl: Kubectl, healthy: None, bootstrap: str) -> None:
     name = "approved"
     kubectl.apply(
