@@ -84,7 +84,7 @@ class Roll:
             admin.alter_user_scram_credentials([made])[user].result(60)
 
     def give_rights(self) -> None:
-        """Let the user write to its topic, and read it with its group."""
+        """Let the user write to its topic, and read it with its group, wherever it asks."""
         admin = AdminClient({**self.secure(BROKERS), **QUIET})
         made = [
             AclBinding(
@@ -104,6 +104,15 @@ class Roll:
         ]
         for created in admin.create_acls(made).values():
             created.result(60)
+        for broker in self.brokers:
+            first = {"bootstrap.servers": broker.secure_address("SECURE")}
+
+            def shows_it(first: dict[str, str] = first) -> bool:
+                # A client that knows more brokers may ask another one.
+                client = AdminClient({**self.secure(), **first, **QUIET})
+                return OF_SECURE in client.list_topics(timeout=30).topics
+
+            wait_until(shows_it, f"broker {broker.broker_id} knows the rights")
 
     def _await_replicas(self, settings: dict[str, str]) -> None:
         admin = AdminClient({**settings, **QUIET})
