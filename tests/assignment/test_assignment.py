@@ -193,3 +193,60 @@ def test_topics_are_assigned_to_the_consumers_that_read_them() -> None:
         TopicPartition("t", 3): "c2-0",
         TopicPartition("u", 0): "c1-0",
     }
+
+
+# --- brokers that share nodes ---------------------------------------------------------------------
+
+TWO_PER_NODE = {BrokerId(100 * more + node): f"n{node}" for more in (0, 1) for node in range(3)}
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.integers(1, 40),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_no_two_replicas_share_a_node_and_racks_come_first(
+    per_node: int, nodes: int, racks: int, partitions: int, with_racks: bool, random: Random
+) -> None:
+    placed = {BrokerId(100 * k + n): f"n{n}" for k in range(per_node) for n in range(nodes)}
+    rack_of = {one: f"r{one % 100 % racks}" if with_racks else None for one in placed}
+    factor = random.randint(1, nodes)
+    start = Start.draw(random, len(placed))
+    laid = assignment.assign_replicas(rack_of, partitions, factor, start, nodes=placed)
+    for replicas in laid.values():
+        assert len({placed[one] for one in replicas}) == factor
+        if with_racks:
+            assert len({rack_of[one] for one in replicas}) == min(factor, racks, nodes)
+    grown = assignment.add_partitions(laid, rack_of, partitions + 5, placed)
+    assert all(len({placed[one] for one in replicas}) == factor for replicas in grown.values())
+    with pytest.raises(KafkaError, match=f"{nodes + 1} larger than available") as refused:
+        assignment.assign_replicas(rack_of, 1, nodes + 1, start, nodes=placed)
+    assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_brokers_of_a_node_lead_and_follow_alike() -> None:
+    racks = dict.fromkeys(TWO_PER_NODE, None)
+    laid = assignment.assign_replicas(racks, 60, 3, Start(0, 0), nodes=TWO_PER_NODE)
+    led = {one: sum(replicas[0] == one for replicas in laid.values()) for one in racks}
+    held = {one: sum(one in replicas for replicas in laid.values()) for one in racks}
+    assert set(led.values()) == {10}
+    assert max(held.values()) - min(held.values()) <= 6
+
+
+def test_a_node_whose_brokers_name_two_racks_still_has_one_replica() -> None:
+    """Its label was changed, and only one of its brokers was restarted since."""
+    racks = by_broker({0: "a", 1: "a", 100: "b", 101: "a"})
+    nodes = {0: "n0", 1: "n1", 100: "n0", 101: "n1"}
+    for start in range(4):
+        laid = assignment.assign_replicas(racks, 8, 2, Start.fixed(start), nodes=nodes)
+        assert all({nodes[one] for one in replicas} == {"n0", "n1"} for replicas in laid.values())
+
+
+def test_manual_assignment_to_one_node_is_refused() -> None:
+    with pytest.raises(KafkaError, match="brokers 1 and 101 are on n1") as refused:
+        assignment.check_manual({0: [0, 1], 1: [1, 101]}, TWO_PER_NODE, nodes=TWO_PER_NODE)
+    assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert assignment.check_manual({0: [0, 101]}, TWO_PER_NODE, nodes=TWO_PER_NODE)

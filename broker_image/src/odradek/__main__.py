@@ -13,12 +13,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 import click
 
+from odradek import broker_processes
 from odradek import config as configuration
 from odradek import zookeeper as zookeeper_server
 from odradek.properties import ConfigError
@@ -72,11 +74,24 @@ def main() -> None:
 @main.command()
 @click.argument("properties", type=click.Path())
 @click.option("--override", multiple=True, metavar="KEY=VALUE", help="Set one key over the file's.")
-def broker(properties: str, override: tuple[str, ...]) -> None:
-    """Run a broker with the settings of a server.properties file."""
+@click.option("--count", type=int, default=1, help="Run so many brokers, a process each.")
+def broker(properties: str, override: tuple[str, ...], count: int) -> None:
+    """Run a broker with the settings of a server.properties file; or several on this machine.
+
+    With --count, the first broker has these settings. Each further one has the next broker.id, the
+    next ports, and log.dirs that end in its id. If one ends, the others are stopped.
+    """
+    if not 1 <= count <= broker_processes.MOST:
+        _exit(f"Invalid value {count} for --count: it must be between 1 and 100", 2)
     try:
-        overrides = dict(_key_and_value(text) for text in override)
-        settings, unknown = configuration.load(properties, overrides)
+        given = dict(_key_and_value(text) for text in override)
+        settings, unknown = configuration.load(properties, given)
+        all_settings = {settings.broker_id: settings}
+        for number in range(1, count):
+            own = given | broker_processes.overrides(settings, number, count)
+            one, _ = configuration.load(properties, own)
+            all_settings[one.broker_id] = one
+        broker_processes.check_directories(all_settings)
     except ConfigError as error:
         _exit(str(error), 2)
     log_level = os.environ.get("ODRADEK_LOG_LEVEL", "INFO").upper()
@@ -87,7 +102,13 @@ def broker(properties: str, override: tuple[str, ...]) -> None:
     # Imported late: an invalid setting is reported without loading the whole broker.
     from odradek import server
 
-    sys.exit(server.run(settings, log_level))
+    if count == 1:
+        sys.exit(server.run(settings, log_level))
+    runs = [
+        partial(server.run, one, log_level, f"broker {broker_id} ")
+        for broker_id, one in all_settings.items()
+    ]
+    sys.exit(broker_processes.run_all(runs))
 
 
 def _znode_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -4,7 +4,8 @@ Replicas are assigned as Kafka's own tools do it, so that a topic looks the same
 The first replica of partition p goes to the broker at (start + p) mod n of the sorted list. The
 others follow with a shift that grows by one after every n partitions, so that the followers of one
 leader are spread over all brokers. If brokers have racks, the list alternates between racks, and a
-broker is skipped while another rack has no replica.
+broker is skipped while another rack has no replica. If brokers share nodes, no two replicas of a
+partition do: without racks the nodes are the racks, otherwise they count within them.
 
 Everything here is pure: the random start is an argument.
 """
@@ -18,6 +19,8 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import BrokerId, TopicPartition
 
 Replicas = dict[int, tuple[BrokerId, ...]]
+# The node of each broker, where several may share one.
+Nodes = Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,13 @@ def assign_replicas(
     replication_factor: int,
     start: Start,
     first_partition: int = 0,
+    nodes: Nodes | None = None,
 ) -> Replicas:
     """Return the replicas of `partitions` partitions from `first_partition` on, preferred first.
 
-    `brokers` maps each live broker to its rack, or all of them to None. Raise KafkaError:
-    INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, or INVALID_REQUEST if only some have a rack.
+    `brokers` maps each live broker to its rack, or all of them to None; `nodes` has the node of
+    each, of which a partition has one replica at most. Raise KafkaError: INVALID_PARTITIONS,
+    INVALID_REPLICATION_FACTOR, or INVALID_REQUEST if only some have a rack.
     """
     if partitions <= 0:
         raise KafkaError(
@@ -66,7 +71,17 @@ def assign_replicas(
             f"Replication factor: {replication_factor} larger than available brokers: "
             f"{len(brokers)}.",
         )
+    of_brokers = {broker: nodes.get(broker, str(broker)) for broker in brokers} if nodes else {}
+    if of_brokers and replication_factor > len(known := set(of_brokers.values())):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor: {replication_factor} larger than available nodes: {len(known)}.",
+        )
     racks = {rack for rack in brokers.values() if rack is not None}
+    if not racks and of_brokers:
+        return _assign_by_rack(
+            of_brokers, of_brokers, partitions, replication_factor, start, first_partition
+        )
     if not racks:
         return _assign_plain(
             sorted(brokers), partitions, replication_factor, start, first_partition
@@ -78,7 +93,9 @@ def assign_replicas(
             f"Not all brokers have a rack: {len(without)} of {len(brokers)} have none: {without}.",
         )
     located = {broker: rack for broker, rack in brokers.items() if rack is not None}
-    return _assign_by_rack(located, partitions, replication_factor, start, first_partition)
+    return _assign_by_rack(
+        located, of_brokers, partitions, replication_factor, start, first_partition
+    )
 
 
 def forget_partial_racks(brokers: Mapping[BrokerId, str | None]) -> dict[BrokerId, str | None]:
@@ -130,7 +147,12 @@ def alternate_racks(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
 
 
 def _assign_by_rack(
-    racks: Mapping[BrokerId, str], partitions: int, factor: int, start: Start, first_partition: int
+    racks: Mapping[BrokerId, str],
+    nodes: Mapping[BrokerId, str],
+    partitions: int,
+    factor: int,
+    start: Start,
+    first_partition: int,
 ) -> Replicas:
     brokers = alternate_racks(racks)
     size, rack_count = len(brokers), len(set(racks.values()))
@@ -138,22 +160,34 @@ def _assign_by_rack(
     for partition, first, shift in _rounds(partitions, start, first_partition, size):
         replicas = [brokers[first]]
         used_racks = {racks[brokers[first]]}
+        used_nodes = {nodes.get(brokers[first])} - {None}
         # Candidates repeat with period size - 1 and visit every other broker, so this ends.
         candidates = (
             brokers[_place(first, shift * rack_count, attempt, size)] for attempt in count()
         )
+        skipped = 0
         while len(replicas) < factor:
             broker = next(candidates)
-            rack_is_free = racks[broker] not in used_racks or len(used_racks) == rack_count
-            if rack_is_free and broker not in replicas:
-                replicas.append(broker)
-                used_racks.add(racks[broker])
+            # A node of two racks, which it was just moved between, may be the only one of its rack.
+            rack_is_free = (
+                racks[broker] not in used_racks or len(used_racks) == rack_count or skipped >= size
+            )
+            if not rack_is_free or broker in replicas or nodes.get(broker) in used_nodes:
+                skipped += 1
+                continue
+            skipped = 0
+            replicas.append(broker)
+            used_racks.add(racks[broker])
+            used_nodes |= {nodes.get(broker)} - {None}
         assigned[partition] = tuple(replicas)
     return assigned
 
 
 def add_partitions(
-    existing: Mapping[int, Sequence[int]], brokers: Mapping[BrokerId, str | None], partitions: int
+    existing: Mapping[int, Sequence[int]],
+    brokers: Mapping[BrokerId, str | None],
+    partitions: int,
+    nodes: Nodes | None = None,
 ) -> Replicas:
     """Return the replicas of the new partitions of a topic that grows to `partitions` partitions.
 
@@ -169,7 +203,12 @@ def add_partitions(
     first = existing[0][0]
     index = next((place for place, broker in enumerate(ordered) if broker >= first), 0)
     return assign_replicas(
-        brokers, partitions - len(existing), len(existing[0]), Start.fixed(index), len(existing)
+        brokers,
+        partitions - len(existing),
+        len(existing[0]),
+        Start.fixed(index),
+        len(existing),
+        nodes,
     )
 
 
@@ -188,12 +227,13 @@ def check_manual(
     brokers: Collection[int],
     first_partition: int = 0,
     replication_factor: int | None = None,
+    nodes: Nodes | None = None,
 ) -> Replicas:
     """Return a manual assignment, sorted by partition, if it is valid.
 
     Partitions must be consecutive from `first_partition`. Lists must have the same length
-    (`replication_factor` if given), no duplicates, and known brokers only. Raise KafkaError
-    INVALID_REPLICA_ASSIGNMENT.
+    (`replication_factor` if given), no duplicates, known brokers only, and no two of one node.
+    Raise KafkaError INVALID_REPLICA_ASSIGNMENT.
     """
     if sorted(assignment) != list(range(first_partition, first_partition + len(assignment))):
         raise _bad_assignment(
@@ -220,10 +260,28 @@ def check_manual(
             raise _bad_assignment(
                 f"Partition {partition} names unknown brokers {unknown}; known are {sorted(known)}."
             )
+        if reason := same_node(partition, replicas, nodes or {}):
+            raise _bad_assignment(reason)
     return {
         partition: tuple(map(BrokerId, replicas))
         for partition, replicas in sorted(assignment.items())
     }
+
+
+def same_node(partition: object, replicas: Iterable[int], nodes: Nodes) -> str | None:
+    """Return which two of the replicas have the same node; None if no two are known to."""
+    found: dict[str, int] = {}
+    for broker in replicas:
+        node = nodes.get(broker)
+        if node is None:
+            continue
+        if node in found:
+            return (
+                f"Partition {partition} has two replicas on one node: brokers {found[node]} and "
+                f"{broker} are on {node}."
+            )
+        found[node] = broker
+    return None
 
 
 def _bad_assignment(message: str) -> KafkaError:

@@ -327,6 +327,8 @@ class BrokerConfig:
     )
 
     # keys of Odradek
+    # The node of a broker is the host that it advertises to brokers.
+    one_replica_per_node: bool = key("odradek.one.replica.per.node", False, boolean)
     metrics_host: str = key("odradek.metrics.host", "", str)
     metrics_port: int = key("odradek.metrics.port", 0, integer(0, 65535))
     queued_max_response_bytes: int = key(

@@ -91,10 +91,13 @@ class StartError(Exception):
     """The broker cannot start; the text is one line for the person who started it."""
 
 
-def run(config: BrokerConfig, log_level: str) -> int:
-    """Run a broker until it is told to stop; the process's exit status."""
+def run(config: BrokerConfig, log_level: str, label: str = "") -> int:
+    """Run a broker until it is told to stop; the process's exit status.
+
+    `label` stands in each line of its log, where several brokers write to one.
+    """
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_OneLine(f"%(asctime)s %(levelname)s {label}%(name)s: %(message)s"))
     logging.basicConfig(level=log_level, handlers=[handler])
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     descriptors.raise_limit()

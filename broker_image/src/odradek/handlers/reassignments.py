@@ -11,7 +11,9 @@ from collections.abc import Generator, Iterable, Mapping
 from typing import cast
 
 from odradek import slices
+from odradek.assignment import Nodes, same_node
 from odradek.controller.replica_assignment import MOST_REPLICAS
+from odradek.handlers import topics as topic_handlers
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.admin import (
@@ -32,6 +34,8 @@ async def alter_partition_reassignments(
 ) -> AlterPartitionReassignmentsResponse:
     """Start, replace and cancel reassignments; return one outcome per partition."""
     wanted: dict[TopicPartition, tuple[BrokerId, ...] | None] = {}
+    refused: dict[TopicPartition, KafkaError | None] = {}
+    nodes = topic_handlers.nodes(broker)
     for number, few in enumerate(
         slices.cut_members(request.topics, lambda topic: topic.partitions, slices.KEYS_AT_ONCE // 5)
     ):
@@ -44,8 +48,19 @@ async def alter_partition_reassignments(
             )
             for topic, one in few
         )
+        if nodes:
+            refused |= _on_one_node(
+                wanted,
+                [TopicPartition(topic.name, one.partition_index) for topic, one in few],
+                nodes,
+            )
     try:
-        outcomes = await broker.controller.reassign(wanted)
+        outcomes = await broker.controller.reassign(
+            {one: target for one, target in wanted.items() if one not in refused}
+            if refused
+            else wanted
+        )
+        outcomes = {**outcomes, **refused} if refused else outcomes
     except KafkaError as refusal:
         slices.discard(wanted)
         return AlterPartitionReassignmentsResponse(
@@ -56,6 +71,19 @@ async def alter_partition_reassignments(
     )
     slices.discard(wanted, outcomes)
     return answer
+
+
+def _on_one_node(
+    wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None],
+    few: Iterable[TopicPartition],
+    nodes: Nodes,
+) -> dict[TopicPartition, KafkaError | None]:
+    """Return the refusals of those partitions that would have two replicas on one node."""
+    return {
+        one: KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+        for one in few
+        if (reason := same_node(one, wanted[one] or (), nodes)) is not None
+    }
 
 
 def _target(replicas: list[int] | None) -> tuple[BrokerId, ...] | None:

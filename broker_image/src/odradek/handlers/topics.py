@@ -81,6 +81,18 @@ def _racks(broker: Broker) -> dict[BrokerId, str | None]:
     return {BrokerId(one.broker_id): one.rack for one in broker.metadata.brokers.values()}
 
 
+def nodes(broker: Broker) -> assignment.Nodes:
+    """Return the node of each broker, if a partition may have one replica per node only."""
+    if not broker.config.one_replica_per_node:
+        return {}
+    name = broker.config.inter_broker_listener_name
+    return {
+        one.broker_id: endpoint[0]
+        for one in broker.metadata.brokers.values()
+        if (endpoint := one.endpoints.get(name)) is not None
+    }
+
+
 async def _guarded(work: Callable[[], Awaitable[Result]], what: str) -> Result:
     """Run a change; turn a ZooKeeper failure into a KafkaError, retriable where that helps."""
     try:
@@ -277,7 +289,7 @@ def _replicas_for(broker: Broker, topic: CreatableTopic) -> Replicas:
                 "Both partitions or replication factor and replica assignments are given; "
                 "they cannot be used together.",
             )
-        return _checked_assignments(brokers, topic.assignments)
+        return _checked_assignments(brokers, nodes(broker), topic.assignments)
     config = broker.config
     partitions, factor = topic.num_partitions, topic.replication_factor
     return assignment.assign_replicas(
@@ -285,11 +297,14 @@ def _replicas_for(broker: Broker, topic: CreatableTopic) -> Replicas:
         config.num_partitions if partitions == USE_DEFAULT else partitions,
         config.default_replication_factor if factor == USE_DEFAULT else factor,
         assignment.Start.draw(broker.random, len(brokers)),
+        nodes=nodes(broker),
     )
 
 
 def _checked_assignments(
-    brokers: Mapping[BrokerId, str | None], given: Sequence[CreatableReplicaAssignment]
+    brokers: Mapping[BrokerId, str | None],
+    on_nodes: assignment.Nodes,
+    given: Sequence[CreatableReplicaAssignment],
 ) -> Replicas:
     replicas = {one.partition_index: _replicas(brokers, one.broker_ids) for one in given}
     if len(replicas) != len(given) or sorted(replicas) != list(range(len(given))):
@@ -297,7 +312,7 @@ def _checked_assignments(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "partitions should be a consecutive 0-based integer sequence",
         )
-    check_replica_lists(brokers, replicas)
+    check_replica_lists(brokers, replicas, on_nodes)
     return replicas
 
 
@@ -311,10 +326,13 @@ def _replicas(brokers: Collection[BrokerId], given: Sequence[int]) -> tuple[Brok
     return tuple(map(BrokerId, given))
 
 
-def check_replica_lists(brokers: Mapping[BrokerId, str | None], replicas: Replicas) -> None:
+def check_replica_lists(
+    brokers: Mapping[BrokerId, str | None], replicas: Replicas, on_nodes: assignment.Nodes
+) -> None:
     """Raise INVALID_REPLICA_ASSIGNMENT for an invalid assignment.
 
-    All lists must have the same length and name different live brokers.
+    All lists must have the same length and name different live brokers, which share none of the
+    nodes `on_nodes`.
     """
     sizes = {len(members) for members in replicas.values()}
     reason = ""
@@ -328,6 +346,8 @@ def check_replica_lists(brokers: Mapping[BrokerId, str | None], replicas: Replic
         elif not brokers.keys() >= set(members):
             unknown = sorted(set(members) - brokers.keys())
             reason = f"Partition {partition} names unknown brokers {unknown}."
+        else:
+            reason = assignment.same_node(partition, members, on_nodes) or reason
     if reason:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
 
@@ -339,7 +359,11 @@ async def create_automatically(broker: Broker, topic: str, context: RequestConte
         brokers = assignment.forget_partial_racks(_racks(broker))
         partitions, factor, entries = _automatic_shape(broker.config, topic)
         replicas = assignment.assign_replicas(
-            brokers, partitions, factor, assignment.Start.draw(broker.random, len(brokers))
+            brokers,
+            partitions,
+            factor,
+            assignment.Start.draw(broker.random, len(brokers)),
+            nodes=nodes(broker),
         )
         admin.check_topic_size(TopicAssignment(replicas))
         context.count_mutations(len(replicas))
@@ -484,7 +508,7 @@ def _added_replicas(
             first + index: _replicas(brokers, one.broker_ids)
             for index, one in enumerate(topic.assignments)
         }
-        check_replica_lists(brokers, added)
+        check_replica_lists(brokers, added, nodes(broker))
         if any(len(members) != len(zero) for members in added.values()):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -495,7 +519,12 @@ def _added_replicas(
     start = places.index(BrokerId(zero[0])) if zero[0] in brokers else 0
     return dict(
         assignment.assign_replicas(
-            brokers, extra, len(zero), assignment.Start.fixed(start), first_partition=first
+            brokers,
+            extra,
+            len(zero),
+            assignment.Start.fixed(start),
+            first_partition=first,
+            nodes=nodes(broker),
         )
     )
 

@@ -1,0 +1,52 @@
+"""The settings of several brokers that one command runs."""
+
+import pytest
+
+from odradek import broker_processes, config
+from odradek.config import BrokerConfig
+from odradek.properties import ConfigError
+
+
+def settings(**values: str) -> BrokerConfig:
+    texts = {name.replace("_", "."): text for name, text in values.items()}
+    base = {"broker.id": "4", "zookeeper.connect": "z:1", "log.dirs": "/a,/b/c/"}
+    return config.from_values({**base, **texts})[0]
+
+
+def test_each_broker_has_the_next_id_and_ports_and_directories_of_its_own() -> None:
+    first = settings(
+        listeners="PLAINTEXT://[::1]:9092, SSL://:9095",
+        advertised_listeners="PLAINTEXT://h:9092,SSL://other:1095",
+        odradek_metrics_port="9404",
+        ssl_keystore_location="/k",
+    )
+    assert broker_processes.overrides(first, 0, 3) == {}
+    assert broker_processes.overrides(first, 2, 3) == {
+        "broker.id": "6",
+        "listeners": "PLAINTEXT://[::1]:9094, SSL://:9097",
+        "advertised.listeners": "PLAINTEXT://h:9094,SSL://other:1097",
+        "odradek.metrics.port": "9406",
+        "log.dirs": "/a-6,/b/c-6",
+    }
+
+
+def test_port_0_is_any_port_for_all_of_them() -> None:
+    found = broker_processes.overrides(settings(listeners="PLAINTEXT://:0"), 1, 2)
+    assert found["listeners"] == "PLAINTEXT://:0"
+    assert found.keys() == {"broker.id", "listeners", "log.dirs"}
+
+
+@pytest.mark.parametrize(("count", "refused"), [(3, False), (4, True)])
+def test_ports_that_two_brokers_would_have_are_refused(count: int, refused: bool) -> None:
+    near = settings(listeners="PLAINTEXT://:9092", odradek_metrics_port="9089")
+    if not refused:
+        assert broker_processes.overrides(near, 1, count)
+        return
+    with pytest.raises(ConfigError, match="ports 9092 and 9089 are nearer to each other than 4"):
+        broker_processes.overrides(near, 1, count)
+
+
+def test_one_log_directory_is_of_one_broker() -> None:
+    first, second = settings(), settings(broker_id="5", log_dirs="/x,/b/c")
+    with pytest.raises(ConfigError, match=r"brokers 4 and 5 would both have log\.dirs /b/c"):
+        broker_processes.check_directories({4: first, 5: second})
