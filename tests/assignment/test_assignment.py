@@ -197,7 +197,7 @@ def test_topics_are_assigned_to_the_consumers_that_read_them() -> None:
 
 # --- brokers that share nodes ---------------------------------------------------------------------
 
-TWO_PER_NODE = {BrokerId(100 * more + node): f"n{node}" for more in (0, 1) for node in range(3)}
+TWO_PER_NODE = {100 * more + node: f"n{node}" for more in (0, 1) for node in range(3)}
 
 
 @given(
@@ -211,8 +211,8 @@ TWO_PER_NODE = {BrokerId(100 * more + node): f"n{node}" for more in (0, 1) for n
 def test_no_two_replicas_share_a_node_and_racks_come_first(
     per_node: int, nodes: int, racks: int, partitions: int, with_racks: bool, random: Random
 ) -> None:
-    placed = {BrokerId(100 * k + n): f"n{n}" for k in range(per_node) for n in range(nodes)}
-    rack_of = {one: f"r{one % 100 % racks}" if with_racks else None for one in placed}
+    placed = {100 * k + n: f"n{n}" for k in range(per_node) for n in range(nodes)}
+    rack_of = {BrokerId(one): f"r{one % 100 % racks}" if with_racks else None for one in placed}
     factor = random.randint(1, nodes)
     start = Start.draw(random, len(placed))
     laid = assignment.assign_replicas(rack_of, partitions, factor, start, nodes=placed)
@@ -228,7 +228,7 @@ def test_no_two_replicas_share_a_node_and_racks_come_first(
 
 
 def test_brokers_of_a_node_lead_and_follow_alike() -> None:
-    racks = dict.fromkeys(TWO_PER_NODE, None)
+    racks: dict[BrokerId, str | None] = dict.fromkeys(map(BrokerId, TWO_PER_NODE), None)
     laid = assignment.assign_replicas(racks, 60, 3, Start(0, 0), nodes=TWO_PER_NODE)
     led = {one: sum(replicas[0] == one for replicas in laid.values()) for one in racks}
     held = {one: sum(one in replicas for replicas in laid.values()) for one in racks}

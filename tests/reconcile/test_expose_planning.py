@@ -25,6 +25,7 @@ from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.own_secrets import NotPreparedError
 from odradek_operator.cluster.secured import PreparedListeners
 from odradek_operator.shared import expose_spec, listener_spec, spec, status
+from odradek_operator.shared.broker_sets import Brokers
 from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.objects import digest
 from odradek_operator.shared.status import Condition
@@ -61,13 +62,13 @@ def test_a_load_balancer_is_reached_by_its_name_before_its_address() -> None:
         service("c-external-0", {"hostname": "lb.example", "ip": "10.0.0.1"}),
         service("c-external-1"),
     )
-    known = exposed_addresses.find("c", [BALANCED], found, {}, {}, 3)
+    known = exposed_addresses.find("c", [BALANCED], found, {}, {}, range(3))
     assert known.brokers == {("external", 0): Endpoint("lb.example", 9094)}
     assert list(map(str, known.bootstrap["external"])) == ["10.0.0.9:9094", "[2001:db8::9]:9094"]
     assert known.pending == ("Services c-external-1, c-external-2 have no address yet",)
     going = found["c-external-0"]["metadata"] | {"deletionTimestamp": "2026-11-25T00:00:00Z"}
     found["c-external-0"]["metadata"] = going
-    assert exposed_addresses.find("c", [BALANCED], found, {}, {}, 1).pending == (
+    assert exposed_addresses.find("c", [BALANCED], found, {}, {}, range(1)).pending == (
         "Service c-external-0 has no address yet",
     )
 
@@ -82,13 +83,13 @@ def test_of_several_addresses_the_present_one_stays_while_it_is_listed() -> None
         ((first,), "10.0.0.1"),
     ):
         found = services(service("c-external-bootstrap", first), service("c-external-0", *listed))
-        known = exposed_addresses.find("c", [BALANCED], found, {}, {}, 1, former)
+        known = exposed_addresses.find("c", [BALANCED], found, {}, {}, range(1), former)
         assert known.brokers == {("external", 0): Endpoint(host, 9094)}
 
 
 def test_a_template_is_advertised_at_once_and_the_service_still_needs_an_address() -> None:
     one = replace(BALANCED, host_template="b{nodeId}.example", port_template="1909{nodeId}")
-    known = exposed_addresses.find("c", [one], services(service("c-external-0")), {}, {}, 2)
+    known = exposed_addresses.find("c", [one], services(service("c-external-0")), {}, {}, range(2))
     assert known.brokers["external", 1] == Endpoint("b1.example", 19091)
     assert known.pending == (
         "Services c-external-bootstrap, c-external-0, c-external-1 have no address yet",
@@ -111,7 +112,9 @@ def test_a_node_port_is_reached_at_the_node_of_the_broker(
     found = services(
         service("c-external-bootstrap", node_port=31000), service("c-external-0", node_port=31001)
     )
-    known = exposed_addresses.find("c", [one], found, {0: "n0"}, {"n0": node(**addresses)}, 1)
+    known = exposed_addresses.find(
+        "c", [one], found, {0: "n0"}, {"n0": node(**addresses)}, range(1)
+    )
     assert known.brokers == {("external", 0): Endpoint(host, 31001)}
     assert known.bootstrap["external"] == (Endpoint(host, 31000),)
     assert known.pending == ()
@@ -123,7 +126,7 @@ def test_what_is_unknown_of_nodes_is_told() -> None:
     )
 
     def look(placed: dict[int, str], nodes: dict[str, dict[str, Any]] | None) -> Reachable:
-        return exposed_addresses.find("c", [BY_NODE], found, placed, nodes, 1)
+        return exposed_addresses.find("c", [BY_NODE], found, placed, nodes, range(1))
 
     assert look({}, {}).pending == ()
     assert look({0: "n0"}, {"n0": node()}).pending == (
@@ -141,7 +144,7 @@ def reachable(*brokers: Endpoint | None, nodes: dict[int, str] | None = None) ->
 
 def test_a_broker_gets_a_line_once_its_address_is_known_and_proven() -> None:
     known = reachable(Endpoint("a", 1), Endpoint("b", 2), None)
-    lines = exposed_addresses.lines([BALANCED], known, {}, 3, {"a"})
+    lines = exposed_addresses.lines([BALANCED], known, {}, range(3), {"a"})
     assert lines == {0: Line("*", {"EXTERNAL": Endpoint("a", 1)})}
     assert exposed_addresses.encode(lines) == "0 * EXTERNAL://a:1 a\n"
 
@@ -149,28 +152,30 @@ def test_a_broker_gets_a_line_once_its_address_is_known_and_proven() -> None:
 def test_a_former_line_stays_while_there_is_nothing_better() -> None:
     former = {0: Line("*", {"EXTERNAL": Endpoint("old", 1)})}
     for known, proven in ((reachable(None), {"old"}), (reachable(Endpoint("new", 1)), {"old"})):
-        assert exposed_addresses.lines([BALANCED], known, former, 1, proven) == former
+        assert exposed_addresses.lines([BALANCED], known, former, range(1), proven) == former
     lines = exposed_addresses.lines(
-        [BALANCED], reachable(Endpoint("new", 1)), former, 1, {"old", "new"}
+        [BALANCED], reachable(Endpoint("new", 1)), former, range(1), {"old", "new"}
     )
     assert lines[0].endpoints == {"EXTERNAL": Endpoint("new", 1)}
     # One more listener without an address: what the broker has now stays as a whole.
     other = replace(BALANCED, listener="other")
     lines = exposed_addresses.lines(
-        [BALANCED, other], reachable(Endpoint("new", 1)), former, 1, {"old", "new"}
+        [BALANCED, other], reachable(Endpoint("new", 1)), former, range(1), {"old", "new"}
     )
     assert lines == former
 
 
 def test_a_line_of_one_node_is_none_of_another() -> None:
     known = reachable(Endpoint("10.0.0.1", 31001), nodes={0: "n0"})
-    lines = exposed_addresses.lines([BY_NODE], known, {}, 1, {"10.0.0.1"})
+    lines = exposed_addresses.lines([BY_NODE], known, {}, range(1), {"10.0.0.1"})
     assert lines[0].node == "n0"
     # While its pod is made anew, the broker comes back where its volume is.
-    assert exposed_addresses.lines([BY_NODE], reachable(None), lines, 1, {"10.0.0.1"}) == lines
+    assert (
+        exposed_addresses.lines([BY_NODE], reachable(None), lines, range(1), {"10.0.0.1"}) == lines
+    )
     # A node whose address is not known gives no line of another one's.
     moved = reachable(None, nodes={0: "n1"})
-    assert exposed_addresses.lines([BY_NODE], moved, lines, 1, {"10.0.0.1"}) == lines
+    assert exposed_addresses.lines([BY_NODE], moved, lines, range(1), {"10.0.0.1"}) == lines
     assert not lines[0].is_for("n1")
 
 
@@ -260,7 +265,7 @@ def test_annotations_have_the_broker_and_fields_that_go_show_in_the_hash() -> No
         bootstrap_node_port=31000,
         source_ranges=("10.0.0.0/8",),
     )
-    bootstrap, first, second = exposed_services.desired(META, one, 2)
+    bootstrap, first, second = exposed_services.desired(META, one, Brokers((2,)))
     annotations = second["metadata"]["annotations"]
     assert annotations["external-dns.alpha.kubernetes.io/hostname"] == "b1.example"
     assert "plain" not in bootstrap["metadata"]["annotations"]
@@ -269,7 +274,7 @@ def test_annotations_have_the_broker_and_fields_that_go_show_in_the_hash() -> No
     assert first["spec"]["selector"] == {
         "statefulset.kubernetes.io/pod-name": f"{META.name}-broker-0"
     }
-    fewer = exposed_services.desired(META, replace(one, source_ranges=()), 2)[1]
+    fewer = exposed_services.desired(META, replace(one, source_ranges=()), Brokers((2,)))[1]
     hashes = [each["metadata"]["annotations"][exposed_services.HASH] for each in (first, fewer)]
     assert hashes[0] != hashes[1]
 
@@ -339,7 +344,7 @@ def test_nodes_that_may_not_be_listed_are_told_unless_nobody_needs_them() -> Non
         wanted, meta = spec.parse_cluster(body), spec.parse_meta(body)
         kube = MemoryKube(body, pod, forbidden=frozenset({"Node"}))
         plan = listener_plan.wanted_plan(wanted)
-        found = expose.reconcile(context(kube), body, meta, wanted, plan, 1)
+        found = expose.reconcile(context(kube), body, meta, wanted, plan, Brokers((1,)))
         assert kube.names("Service") == ["c-external-bootstrap", "c-external-0"]
         pending[len(found.reachable.pending)] = found.reachable.pending[-1]
     assert "may not list nodes" in pending[2]
@@ -352,7 +357,7 @@ def test_what_brokers_use_among_themselves_is_never_exposed() -> None:
     kube = MemoryKube(body)
     switched = replace(listener_plan.wanted_plan(wanted), former="external")
     for plan, served in ((switched, []), (switched.settled(), ["external"])):
-        found = expose.observe(context(kube), meta, wanted, plan, 1)
+        found = expose.observe(context(kube), meta, wanted, plan, Brokers((1,)))
         assert [one.listener for one in found.served] == served
         assert [one.listener for one in found.exposed] == ["external"]
     assert kube.names("Service") == []
@@ -365,9 +370,9 @@ def test_a_running_broker_keeps_the_template_that_it_comes_back_with() -> None:
     found = Exposed((BALANCED,), (BALANCED,), Reachable(pending=("Service x has none",)))
     running = {BrokerId(0): registration(INTERNAL=Endpoint("a", 9093))}
     with pytest.raises(NotPreparedError, match="brokers 0 are not restarted") as held:
-        expose.complete(found, PreparedListeners(setup), running, 1)
+        expose.complete(found, PreparedListeners(setup), running, Brokers((1,)))
     assert (held.value.reason, held.value.waits) == ("AddressPending", True)
     # One that does not run yet waits by itself.
-    _, given = expose.complete(found, PreparedListeners(setup), {}, 1)
+    _, given = expose.complete(found, PreparedListeners(setup), {}, Brokers((1,)))
     assert given is not None
     assert (given.setup.exposed, given.setup.exposed_lines) == (frozenset({"external"}), "")

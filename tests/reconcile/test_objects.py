@@ -10,6 +10,7 @@ from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.properties import load_properties
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster import settings
+from odradek_operator.cluster.objects import Budget
 from odradek_operator.group import driver as group_driver
 from odradek_operator.group import driver_objects
 from odradek_operator.group.driver_objects import Addresses
@@ -114,7 +115,15 @@ def desired(
     evictable: bool = True,
 ) -> dict[str, Any]:
     objects = cluster_objects.desired_objects(
-        META, wanted, "b:1", "IfNotPresent", pull_secrets, {}, live, 3, evictable
+        META,
+        wanted,
+        "b:1",
+        "IfNotPresent",
+        pull_secrets,
+        {},
+        [live],
+        wanted.brokers,
+        Budget(1 if evictable else 0),
     )
     return next(one for one in objects if one["kind"] == kind)
 

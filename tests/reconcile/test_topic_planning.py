@@ -14,6 +14,7 @@ from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from odradek_operator.shared import spec, status, status_update
+from odradek_operator.shared.broker_sets import Brokers
 from odradek_operator.shared.spec import FINALIZER
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
 from odradek_operator.shared.zookeeper import ZooKeeper
@@ -36,7 +37,10 @@ from tests.support.memory import MemoryKube, MemoryZooKeeper, context
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 CLUSTER = ClusterState(
-    Owner.PRESENT, brokers={BrokerId(one): None for one in range(3)}, expected=3, settled_seconds=60
+    Owner.PRESENT,
+    brokers={BrokerId(one): None for one in range(3)},
+    wanted=Brokers((3,)),
+    settled_seconds=60,
 )
 
 
@@ -182,6 +186,29 @@ def test_replicas_change_only_through_a_reassignment_of_its_own() -> None:
     assert reason(again) == "Reassigning"
     much = plan(body(replicationFactor=9), existing(1, 1), known=77)
     assert (much.steps, reason(much)) == ((), "InvalidReplicationFactor")
+
+
+def test_topic_has_one_replica_per_node_and_no_more() -> None:
+    nodes = {one: f"n{one % 100}" for one in (0, 1, 100, 101)}
+    shared = replace(
+        CLUSTER,
+        brokers={BrokerId(one): None for one in nodes},
+        wanted=Brokers((2, 2)),
+        nodes=nodes,
+    )
+    (step,) = plan(body(partitions=8, replicationFactor=2), TopicView(), shared, CREATING).steps
+    assert isinstance(step, CreateTopic)
+    laid = step.assignment.partitions.values()
+    assert all({nodes[one] for one in replicas} == {"n0", "n1"} for replicas in laid)
+    much = plan(body(replicationFactor=3), TopicView(), shared)
+    assert "larger than the number of nodes, 2" in much.conditions[0].message
+    together = plan(body(replicaAssignment={"0": [0, 100]}), TopicView(), shared)
+    assert reason(together) == "InvalidReplicaAssignment"
+    assert "brokers 0 and 100 are on n0" in together.conditions[0].message
+    # A node without a registered broker has no place yet.
+    away = {one: rack for one, rack in shared.brokers.items() if one % 100 == 0}
+    waiting = plan(body(replicationFactor=2), TopicView(), replace(shared, brokers=away))
+    assert reason(waiting) == "WaitingForBrokers"
 
 
 def test_placement_by_hand_moves_only_what_is_elsewhere() -> None:

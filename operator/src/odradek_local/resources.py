@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -39,6 +39,7 @@ _UNUSED: Final[Mapping[str, tuple[str, ...]]] = {
         "zookeeper.connect",
         "zookeeper.authentication",
         "brokers.hostNetwork",
+        "brokers.perNode",
         "brokers.storage",
         "brokers.rackTopologyKey",
         "brokers.resources",
@@ -299,7 +300,8 @@ def _the_cluster(found: list[tuple[str, spec.Body]]) -> tuple[str, ClusterSpec]:
         raise LocalError(f"exactly one KafkaCluster is needed, and there is {named}")
     where, body = found[0]
     try:
-        cluster = spec.parse_cluster(body)
+        # All brokers are on this machine, whatever perNode says.
+        cluster = replace(spec.parse_cluster(body), per_node=1)
         spec.check_fits(cluster)
     except InvalidSpec as error:
         raise LocalError(f"{where}: {error}") from error

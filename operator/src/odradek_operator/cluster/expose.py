@@ -23,6 +23,7 @@ from odradek_operator.cluster.rollout import BrokerPod, ClusterView
 from odradek_operator.cluster.secured import OutsideHosts, PreparedListeners
 from odradek_operator.shared import apply, kube, status
 from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.broker_sets import Brokers, broker_id_of
 from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import Object
@@ -72,9 +73,9 @@ def reconcile(
     meta: ResourceMeta,
     wanted: ClusterSpec,
     plan: ListenerPlan,
-    brokers: int,
+    brokers: Brokers,
 ) -> Exposed:
-    """Make the Services of so many brokers, delete others, and return what is exposed.
+    """Make the Services of the brokers, delete others, and return what is exposed.
 
     Raises NotPreparedError, ChangedError, or KubeError.
     """
@@ -106,7 +107,7 @@ def observe(
     meta: ResourceMeta,
     wanted: ClusterSpec,
     plan: ListenerPlan,
-    brokers: int,
+    brokers: Brokers,
 ) -> Exposed:
     """Return what is exposed, without a change."""
     return _look(context, meta, wanted, plan, brokers, _own(context, meta))
@@ -160,7 +161,7 @@ def _look(
     meta: ResourceMeta,
     wanted: ClusterSpec,
     plan: ListenerPlan,
-    brokers: int,
+    brokers: Brokers,
     services: Mapping[str, Mapping[str, Any]],
 ) -> Exposed:
     if not wanted.exposed:
@@ -186,12 +187,11 @@ def _look(
 def _placed(context: ReconcileContext, meta: ResourceMeta) -> dict[int, str]:
     """Return the node of each broker that has one."""
     pods = context.kube.select("v1", "Pod", meta.namespace, cluster_objects.selector_text(meta))
-    prefix = f"{cluster_objects.workload_name(meta.name)}-"
     found = {}
     for pod in pods:
-        ordinal = pod["metadata"]["name"].removeprefix(prefix)
-        if ordinal.isdecimal() and (node := pod["spec"].get("nodeName")):
-            found[int(ordinal)] = node
+        broker_id = broker_id_of(meta.name, pod["metadata"]["name"])
+        if broker_id is not None and (node := pod["spec"].get("nodeName")):
+            found[broker_id] = node
     return found
 
 
@@ -206,7 +206,7 @@ def _nodes(context: ReconcileContext) -> dict[str, dict[str, Any]] | None:
 
 
 def complete(
-    found: Exposed, prepared: PreparedListeners | None, registered: Registered, brokers: int
+    found: Exposed, prepared: PreparedListeners | None, registered: Registered, brokers: Brokers
 ) -> tuple[Exposed, PreparedListeners | None]:
     """Return both with the lines of brokers.
 
@@ -219,7 +219,7 @@ def complete(
     )
     needed = {one.kafka_name for one in found.served}
     done = {number for number, line in lines.items() if needed <= line.endpoints.keys()}
-    if held := [one for one in sorted(registered) if one < brokers and one not in done]:
+    if held := [one for one in sorted(registered) if one in brokers and one not in done]:
         whom = ", ".join(map(str, held))
         why = "; ".join(found.reachable.pending) or "certificates do not prove their addresses yet"
         text = f"{why}; brokers {whom} are not restarted before that"

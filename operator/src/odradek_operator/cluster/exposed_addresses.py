@@ -75,10 +75,10 @@ def find(
     services: Mapping[str, Mapping[str, Any]],
     placed: Mapping[int, str],
     nodes: Mapping[str, Mapping[str, Any]] | None,
-    brokers: int,
+    brokers: Collection[int],
     former: Mapping[int, Line] = MappingProxyType({}),
 ) -> Reachable:
-    """Return where clients reach so many brokers.
+    """Return where clients reach the brokers.
 
     Of several addresses of a load balancer, the one that the broker has so far (`former`) counts
     while it is listed: the order of others must restart nobody.
@@ -93,7 +93,7 @@ def find(
         name = exposed_services.bootstrap_service(cluster, one.listener)
         missing = [] if _is_there(one, services.get(name)) else [name]
         lost: set[str] = set()
-        for broker_id in range(brokers):
+        for broker_id in brokers:
             own = exposed_services.broker_service(cluster, one.listener, broker_id)
             service = services.get(own)
             if not _is_there(one, service):
@@ -191,7 +191,7 @@ def _bootstrap(
     one: ExposeSpec,
     service: Mapping[str, Any] | None,
     known: Mapping[tuple[str, int], Endpoint],
-    brokers: int,
+    brokers: Collection[int],
 ) -> tuple[Endpoint, ...]:
     if service is None or not _is_there(one, service):
         return ()
@@ -200,7 +200,7 @@ def _bootstrap(
     port = _node_port(service)
     assert port is not None
     # Every node has this port; those with brokers are there as long as the cluster is.
-    found = (known.get((one.listener, broker_id)) for broker_id in range(brokers))
+    found = (known.get((one.listener, broker_id)) for broker_id in brokers)
     return tuple(dict.fromkeys(Endpoint(each.host, port) for each in found if each is not None))
 
 
@@ -220,12 +220,12 @@ def lines(
     exposed: Sequence[ExposeSpec],
     reachable: Reachable,
     former: Mapping[int, Line],
-    brokers: int,
+    brokers: Collection[int],
     proven: Collection[str],
 ) -> dict[int, Line]:
     """Return the line of each broker that can have one: only `proven` hosts are advertised."""
     found: dict[int, Line] = {}
-    for broker_id in range(brokers):
+    for broker_id in brokers:
         before = former.get(broker_id)
         new = _line(exposed, reachable, before, broker_id)
         if new is not None and new.hosts <= set(proven):

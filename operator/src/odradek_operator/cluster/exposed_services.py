@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.shared import expose_spec
+from odradek_operator.shared.broker_sets import Brokers
 from odradek_operator.shared.expose_spec import LOAD_BALANCER, ExposeSpec
 from odradek_operator.shared.objects import CLUSTER_LABEL, Object, digest, metadata
 from odradek_operator.shared.spec import ResourceMeta
@@ -35,18 +36,20 @@ def selector_text(cluster: str) -> str:
     return f"{CLUSTER_LABEL}={cluster},{LISTENER_LABEL}"
 
 
-def desired(meta: ResourceMeta, one: ExposeSpec, brokers: int) -> list[Object]:
-    """Return the Services of a listener: that for bootstrap, and those of so many brokers."""
+def desired(meta: ResourceMeta, one: ExposeSpec, brokers: Brokers) -> list[Object]:
+    """Return the Services of a listener: that for bootstrap, and those of the brokers."""
     name = bootstrap_service(meta.name, one.listener)
     selector = cluster_objects.selector(meta)
     notes = one.bootstrap_annotations
-    found = [_service(meta, one, name, selector, notes, one.bootstrap_node_port)]
-    workload = cluster_objects.workload_name(meta.name)
-    for broker_id in range(brokers):
+    # Brokers that share a node have different ports, by the same name.
+    target = one.listener if brokers.share_nodes else one.port
+    found = [_service(meta, one, name, selector, notes, one.bootstrap_node_port, target)]
+    for broker_id in brokers:
         name = broker_service(meta.name, one.listener, broker_id)
-        selector = {_POD_LABEL: f"{workload}-{broker_id}"}
+        selector = {_POD_LABEL: brokers.pod(meta.name, broker_id)}
         notes = {key: expose_spec.filled(text, broker_id) for key, text in one.annotations.items()}
-        found.append(_service(meta, one, name, selector, notes, one.node_ports.get(broker_id)))
+        node_port = one.node_ports.get(broker_id)
+        found.append(_service(meta, one, name, selector, notes, node_port, target))
     return found
 
 
@@ -57,11 +60,12 @@ def _service(
     selector: Mapping[str, str],
     annotations: Mapping[str, str],
     node_port: int | None,
+    target: int | str,
 ) -> Object:
     port: dict[str, Any] = {
         "name": one.listener,
         "port": one.port,
-        "targetPort": one.port,
+        "targetPort": target,
         "protocol": "TCP",
     }
     if node_port is not None:

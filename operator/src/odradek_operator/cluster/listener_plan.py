@@ -142,10 +142,13 @@ def _listener(raw: Mapping[str, Any]) -> ListenerSpec:
     return ListenerSpec(**{**raw, **nested})
 
 
-def next_step(applied: ListenerPlan | None, wanted: ListenerPlan, *, settled: bool) -> ListenerStep:
+def next_step(
+    applied: ListenerPlan | None, wanted: ListenerPlan, *, settled: bool, per_node: int = 1
+) -> ListenerStep:
     """Return the plan to give to pods now.
 
-    `settled` is whether all brokers run with the applied one and all replicas are in sync.
+    `settled` is whether all brokers run with the applied one and all replicas are in sync. Up to
+    `per_node` brokers on a node have as many ports of each listener, from its own on.
     """
     if applied is None or (applied.legacy and wanted.legacy):
         return ListenerStep(wanted)
@@ -153,7 +156,7 @@ def next_step(applied: ListenerPlan | None, wanted: ListenerPlan, *, settled: bo
         applied = applied.settled()
     if applied.means(wanted):
         return ListenerStep(applied)
-    if refused := _why_unsafe(applied, wanted):
+    if refused := _why_unsafe(applied, wanted, per_node):
         return ListenerStep(applied, refused=refused)
     target, what = _towards(applied, wanted)
     if settled or _is_harmless(applied, target):
@@ -162,7 +165,7 @@ def next_step(applied: ListenerPlan | None, wanted: ListenerPlan, *, settled: bo
     return ListenerStep(applied, waits=what)
 
 
-def _why_unsafe(applied: ListenerPlan, wanted: ListenerPlan) -> str:
+def _why_unsafe(applied: ListenerPlan, wanted: ListenerPlan, per_node: int) -> str:
     for name in sorted(applied.in_use):
         before, after = applied.find(name), wanted.find(name)
         if before is not None and after is not None and before != after:
@@ -173,13 +176,16 @@ def _why_unsafe(applied: ListenerPlan, wanted: ListenerPlan) -> str:
     if wanted.between in applied.in_use and applied.between == wanted.between:
         return ""
     kept = {one.name for one in wanted.listeners}
-    ports = {one.port: one.name for one in applied.listeners if one.name not in kept}
+    former = [one for one in applied.listeners if one.name not in kept]
     for one in wanted.listeners:
-        if one.port in ports:
-            return (
-                f"brokers have listener {ports[one.port]} on port {one.port} until all of them "
-                f"have {one.name}: give {one.name} another port"
-            )
+        for old in former:
+            if abs(one.port - old.port) < per_node:
+                whole = f"ports {old.port} to {old.port + per_node - 1}"
+                return (
+                    f"brokers have listener {old.name} on "
+                    f"{f'port {old.port}' if per_node == 1 else whole} until all of them "
+                    f"have {one.name}: give {one.name} another port"
+                )
     return ""
 
 

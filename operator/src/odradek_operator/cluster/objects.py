@@ -1,13 +1,14 @@
 """The Kubernetes objects of a KafkaCluster: Service, ConfigMap, StatefulSet and budget. Pure.
 
 The StatefulSet has strategy OnDelete: a changed template reaches a broker only when `cluster` says
-that its pod may go.
+that its pod may go. Where brokers share nodes, there are as many StatefulSets and ConfigMaps as a
+node may have brokers (`broker_sets`); each set's ports are one higher than those of the set before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from odradek_operator.cluster import (
@@ -18,6 +19,7 @@ from odradek_operator.cluster import (
 )
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
+from odradek_operator.shared.broker_sets import SET_SIZE, Brokers, set_name
 from odradek_operator.shared.objects import (
     CLUSTER_LABEL,
     MANAGED_BY,
@@ -35,6 +37,11 @@ DATA_PATH: Final = "/var/lib/odradek"
 CONFIG_PATH: Final = "/etc/odradek"
 CONFIG_HASH: Final = "odradek.io/config-hash"
 TEMPLATE_HASH: Final = "odradek.io/template-hash"
+# Label of pods whose brokers share nodes: the number of their set.
+SET_LABEL: Final = "odradek.io/broker-set"
+# Annotation of the first StatefulSet: how many there are.
+SETS: Final = "odradek.io/broker-sets"
+_POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
 
 # Ids come from the pod's ordinal, the address from where it runs, the rack from its node. An IPv6
 # address stands in brackets in a listener.
@@ -46,6 +53,35 @@ set -- --override "broker.id=${{POD_NAME##*-}}" \\
 [ -z "$rack" ] || set -- "$@" --override "broker.rack=$rack"
 exec odradek broker {config}/server.properties "$@"
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Which brokers a drained node may take away now.
+
+    `most` of all but the pods `free`, and any of these.
+    """
+
+    most: int
+    free: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """One of the StatefulSets of a cluster. `shares` is whether there are more."""
+
+    cluster: str
+    number: int
+    shares: bool
+
+    @property
+    def name(self) -> str:
+        return set_name(self.cluster, self.number)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What the labels of its pods have besides those of all brokers."""
+        return {SET_LABEL: str(self.number)} if self.shares else {}
 
 
 def labels(meta: ResourceMeta) -> dict[str, str]:
@@ -75,8 +111,8 @@ def service_name(cluster: str) -> str:
 
 
 def workload_name(cluster: str) -> str:
-    """Name of StatefulSet, ConfigMap and PodDisruptionBudget."""
-    return f"{cluster}-broker"
+    """Name of the first StatefulSet, its ConfigMap, and the PodDisruptionBudget."""
+    return set_name(cluster, 0)
 
 
 def pod_host(meta: ResourceMeta, pod: str) -> str:
@@ -88,11 +124,17 @@ def server_properties(
     spec: ClusterSpec,
     setup: ListenerSetup | None = None,
     zookeeper: ZooKeeperSetup | None = None,
+    *,
+    shares: bool = False,
 ) -> str:
-    """The part of server.properties that all brokers share; without `setup` in plain text."""
+    """The part of server.properties that all brokers of a set have; without `setup` in plain text.
+
+    `shares` is whether a node may have several brokers.
+    """
     plain = {"listeners": f"PLAINTEXT://:{spec.port}"}
     values = {
         **spec.config,
+        **({"odradek.one.replica.per.node": "true"} if shares else {}),
         "zookeeper.connect": spec.zookeeper,
         **(plain if setup is None else listener_objects.settings(setup)),
         "log.dirs": f"{DATA_PATH}/data",
@@ -130,9 +172,9 @@ def desired_objects(
     pull_policy: str,
     pull_secrets: Sequence[str],
     racks: Mapping[str, str],
-    live_set: Mapping[str, Any] | None,
-    replicas: int,
-    evictable: bool,
+    live_sets: Sequence[Mapping[str, Any] | None],
+    brokers: Brokers,
+    budget: Budget,
     setup: ListenerSetup | None = None,
     zookeeper: ZooKeeperSetup | None = None,
 ) -> list[Object]:
@@ -141,38 +183,75 @@ def desired_objects(
     `setup` are the listeners that brokers get now; None: one in plain text. `zookeeper` is with
     what they connect to ZooKeeper; None: as nobody, in plain text.
 
-    `live_set` is the StatefulSet as it is: its claim templates cannot change, so they are kept.
-    `evictable` is whether a drained node may take a broker away now.
+    `live_sets` are the StatefulSets as they are, None where there is none: their claim templates
+    cannot change, so they are kept.
     """
-    data = {
-        "server.properties": server_properties(spec, setup, zookeeper),
-        "racks": racks_file(racks),
-    }
-    if setup is not None:
-        data |= listener_objects.files(setup)
-    return [
-        _service(meta, spec, setup),
-        {
+    objects = [_service(meta, spec, setup, brokers.share_nodes)]
+    for number, count in enumerate(brokers.counts):
+        live = live_sets[number] if number < len(live_sets) else None
+        if number and not count and live is None:
+            continue
+        one = _Set(meta.name, number, brokers.share_nodes)
+        own, own_setup = _shifted(spec, setup, number)
+        data = {
+            "server.properties": server_properties(
+                own, own_setup, zookeeper, shares=brokers.share_nodes
+            ),
+            "racks": racks_file(racks),
+        }
+        if own_setup is not None:
+            data |= listener_objects.files(own_setup)
+        config_map = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": metadata(meta, workload_name(meta.name), labels(meta)),
+            "metadata": metadata(meta, one.name, labels(meta)),
             "data": data,
+        }
+        pod = _pod_spec(meta, own, one, image, pull_policy, pull_secrets, own_setup)
+        notes = {
+            # Without the settings that running brokers take (`settings`).
+            CONFIG_HASH: digest(
+                server_properties(_static(own), own_setup, zookeeper, shares=brokers.share_nodes)
+            ),
+            # Of all sets alike, so that it tells who runs with the listeners of now.
+            **(setup.annotations() if setup is not None else {}),
+            **(zookeeper.annotations() if zookeeper is not None else {}),
+            **scrape_annotations(own.metrics_port),
+        }
+        workload = _stateful_set(meta, spec, one, live, count, pod, notes, setup, zookeeper)
+        if one.number == 0 and one.shares:
+            workload["metadata"]["annotations"][SETS] = str(len(brokers.counts))
+        objects += [config_map, *([] if number else [_budget(meta, budget)]), workload]
+    return objects
+
+
+def _shifted(
+    spec: ClusterSpec, setup: ListenerSetup | None, number: int
+) -> tuple[ClusterSpec, ListenerSetup | None]:
+    """Return the spec and the listeners with the ports of a set."""
+    own = replace(spec, port=spec.port + number, metrics_port=spec.metrics_port + number)
+    if setup is None:
+        return own, None
+    listeners = tuple(replace(one, port=one.port + number) for one in setup.plan.listeners)
+    return own, replace(setup, plan=replace(setup.plan, listeners=listeners))
+
+
+def _budget(meta: ResourceMeta, budget: Budget) -> Object:
+    chosen: Object = {"matchLabels": selector(meta)}
+    if budget.free:
+        held = {"key": _POD_NAME, "operator": "NotIn", "values": sorted(budget.free)}
+        chosen["matchExpressions"] = [held]
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(meta, workload_name(meta.name), labels(meta)),
+        "spec": {
+            "maxUnavailable": budget.most,
+            # A pod that is not ready never blocks the drain of a node.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": chosen,
         },
-        {
-            "apiVersion": "policy/v1",
-            "kind": "PodDisruptionBudget",
-            "metadata": metadata(meta, workload_name(meta.name), labels(meta)),
-            "spec": {
-                "maxUnavailable": 1 if evictable else 0,
-                # A pod that is not ready never blocks the drain of a node.
-                "unhealthyPodEvictionPolicy": "AlwaysAllow",
-                "selector": {"matchLabels": selector(meta)},
-            },
-        },
-        _stateful_set(
-            meta, spec, image, pull_policy, pull_secrets, live_set, replicas, setup, zookeeper
-        ),
-    ]
+    }
 
 
 def _ports(spec: ClusterSpec, setup: ListenerSetup | None) -> list[tuple[str, int]]:
@@ -180,7 +259,9 @@ def _ports(spec: ClusterSpec, setup: ListenerSetup | None) -> list[tuple[str, in
     return [*of_listeners, ("metrics", spec.metrics_port)]
 
 
-def _service(meta: ResourceMeta, spec: ClusterSpec, setup: ListenerSetup | None) -> Object:
+def _service(
+    meta: ResourceMeta, spec: ClusterSpec, setup: ListenerSetup | None, shares: bool
+) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -191,7 +272,8 @@ def _service(meta: ResourceMeta, spec: ClusterSpec, setup: ListenerSetup | None)
             "publishNotReadyAddresses": True,
             "selector": selector(meta),
             "ports": [
-                {"name": name, "port": port, "targetPort": port}
+                # Sets have different ports, by the same names.
+                {"name": name, "port": port, "targetPort": name if shares else port}
                 for name, port in _ports(spec, setup)
             ],
         },
@@ -201,18 +283,16 @@ def _service(meta: ResourceMeta, spec: ClusterSpec, setup: ListenerSetup | None)
 def _stateful_set(
     meta: ResourceMeta,
     spec: ClusterSpec,
-    image: str,
-    pull_policy: str,
-    pull_secrets: Sequence[str],
-    live_set: Mapping[str, Any] | None,
+    one: _Set,
+    live: Mapping[str, Any] | None,
     replicas: int,
+    pod: Object,
+    pod_notes: Mapping[str, str],
     setup: ListenerSetup | None,
     zookeeper: ZooKeeperSetup | None,
 ) -> Object:
-    name = workload_name(meta.name)
-    claims = live_set["spec"]["volumeClaimTemplates"] if live_set else [_claim_template(meta, spec)]
+    claims = live["spec"]["volumeClaimTemplates"] if live else [_claim_template(meta, spec)]
     kept = "Delete" if spec.storage.delete_claims else "Retain"
-    pod = _pod_spec(meta, spec, image, pull_policy, pull_secrets, setup)
     if zookeeper is not None:
         _add_zookeeper(pod, zookeeper)
     # The live template may hold removed fields and additions of others, so templates are compared
@@ -222,29 +302,26 @@ def _stateful_set(
         notes[listener_plan.ANNOTATION] = listener_plan.encode(setup.plan)
     if zookeeper is not None:
         notes[zookeeper_plan.ANNOTATION] = zookeeper_plan.encode(zookeeper.plan)
-    about = {**metadata(meta, name, labels(meta)), "annotations": notes}
+    about = {**metadata(meta, one.name, labels(meta)), "annotations": notes}
+    own = one.labels if one.number else {}
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": about,
         "spec": {
             "replicas": replicas,
+            **({"ordinals": {"start": one.number * SET_SIZE}} if one.number else {}),
             "serviceName": service_name(meta.name),
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": kept, "whenScaled": "Retain"},
-            "selector": {"matchLabels": selector(meta)},
+            # That of the first set cannot change, and has those pods only that are named after it.
+            "selector": {"matchLabels": {**selector(meta), **own}},
             "volumeClaimTemplates": claims,
             "template": {
                 "metadata": {
-                    "labels": labels(meta),
-                    "annotations": {
-                        # Without the settings that running brokers take (`settings`).
-                        CONFIG_HASH: digest(server_properties(_static(spec), setup, zookeeper)),
-                        **(setup.annotations() if setup is not None else {}),
-                        **(zookeeper.annotations() if zookeeper is not None else {}),
-                        **scrape_annotations(spec.metrics_port),
-                    },
+                    "labels": {**labels(meta), **one.labels},
+                    "annotations": dict(pod_notes),
                 },
                 "spec": pod,
             },
@@ -277,6 +354,7 @@ def _claim_template(meta: ResourceMeta, spec: ClusterSpec) -> Object:
 def _pod_spec(
     meta: ResourceMeta,
     spec: ClusterSpec,
+    one: _Set,
     image: str,
     pull_policy: str,
     pull_secrets: Sequence[str],
@@ -286,33 +364,33 @@ def _pod_spec(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 30,
-        "affinity": _affinity(meta, spec),
+        "affinity": _affinity(meta, spec, one),
         "securityContext": pod_security(),
         "containers": [_container(meta, spec, image, pull_policy, setup)],
         "volumes": [
-            {"name": "config", "configMap": {"name": workload_name(meta.name)}},
+            {"name": "config", "configMap": {"name": one.name}},
             {"name": "tmp", "emptyDir": {}},
         ],
     }
     if setup is not None:
         pod["volumes"].append(listener_objects.volume(setup))
     if pull_secrets:
-        pod["imagePullSecrets"] = [{"name": one} for one in pull_secrets]
+        pod["imagePullSecrets"] = [{"name": each} for each in pull_secrets]
     if spec.host_network:
         pod |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if spec.node_selector:
         pod["nodeSelector"] = dict(spec.node_selector)
     if spec.tolerations:
-        pod["tolerations"] = [dict(one) for one in spec.tolerations]
+        pod["tolerations"] = [dict(each) for each in spec.tolerations]
     if spec.priority_class:
         pod["priorityClassName"] = spec.priority_class
     return pod
 
 
-def _affinity(meta: ResourceMeta, spec: ClusterSpec) -> Object:
-    """Return the affinity of the spec, and that no two brokers share a node."""
+def _affinity(meta: ResourceMeta, spec: ClusterSpec, one: _Set) -> Object:
+    """Return the affinity of the spec, and that no two brokers of a set share a node."""
     apart = {
-        "labelSelector": {"matchLabels": selector(meta)},
+        "labelSelector": {"matchLabels": {**selector(meta), **one.labels}},
         "topologyKey": "kubernetes.io/hostname",
     }
     required = "requiredDuringSchedulingIgnoredDuringExecution"

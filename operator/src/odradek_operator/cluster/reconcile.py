@@ -12,6 +12,7 @@ from odradek.zk.operations import TransactionFailedError
 from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import (
     authority_secrets,
+    broker_steps,
     console,
     exporter,
     expose,
@@ -23,15 +24,18 @@ from odradek_operator.cluster import (
     zookeeper_step,
 )
 from odradek_operator.cluster import objects as cluster_objects
+from odradek_operator.cluster.broker_steps import LiveSets
 from odradek_operator.cluster.expose import Registered
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.listener_plan import ListenerStep, LostPlanError
+from odradek_operator.cluster.objects import Budget
 from odradek_operator.cluster.own_secrets import ChangedError, NotPreparedError
 from odradek_operator.cluster.rollout import ClusterView
 from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
 from odradek_operator.cluster.zookeeper_plan import CONDITION as ZOOKEEPER_SECURED
 from odradek_operator.shared import (
     apply,
+    broker_sets,
     observe,
     spec,
     status,
@@ -40,6 +44,7 @@ from odradek_operator.shared import (
     zookeeper_login,
 )
 from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.broker_sets import Brokers
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
@@ -106,21 +111,31 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             context, body, conflicted, status_update.remembered(body, _SHOWN)
         )
         return STEADY_SECONDS
-    live_set = _live_set(context, meta)
-    current = live_set["spec"]["replicas"] if live_set else None
+    live_sets = _live_sets(context, meta, wanted)
+    live_set = live_sets[0]
+    current = broker_steps.present(live_sets)
     # Read again, without the cache, whether brokers are empty before they are removed.
-    fewer = current is not None and wanted.replicas < current
+    fewer = current is not None and not set(current) <= set(wanted.brokers)
     znodes = _read_znodes(context, body, wanted, fresh=fewer)
-    allowed = rollout.safe_replicas(wanted.replicas, current, znodes.partitions)
-    if allowed == wanted.replicas:
-        # As long as a scale-down is blocked, users must see that first.
-        own = max(wanted.replicas, current or 0)
-        try:
-            spec.check_fits(wanted, sum(one >= own for one in znodes.addresses))
-        except spec.InvalidSpec as error:
-            return status_update.refuse(context, body, error, _SHOWN)
+    allowed = rollout.safe_brokers(wanted.brokers, current, znodes.partitions)
+    try:
+        if set(allowed) == set(wanted.brokers):
+            # As long as a scale-down is blocked, users must see that first.
+            own = {*wanted.brokers, *(current or ())}
+            spec.check_fits(wanted, sum(one not in own for one in znodes.addresses))
+        broker_steps.check_sets(allowed, current)
+    except spec.InvalidSpec as error:
+        return status_update.refuse(context, body, error, _SHOWN)
+    sharing = None
+    if allowed.share_nodes:
+        sharing = _view(context, body, meta, znodes, live_sets, allowed)
+        allowed = broker_steps.next_brokers(allowed, live_sets, sharing)
     zookeeper = zookeeper_step.look(
-        context, body, wanted, live_set, lambda: _view(context, meta, znodes, live_set, allowed)
+        context,
+        body,
+        wanted,
+        live_set,
+        lambda: _view(context, body, meta, znodes, live_sets, allowed),
     )
     events: list[Event] = []
     told: tuple[Condition, ...] = ()
@@ -135,7 +150,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         try:
             to_zookeeper = zookeeper_step.prepare(context, body, meta, zookeeper)
             asked = "Secured"
-            step = _listener_step(context, meta, wanted, znodes, live_set, allowed)
+            step = _listener_step(context, body, meta, wanted, znodes, live_sets, allowed)
             try:
                 exposed = expose.reconcile(context, body, meta, wanted, step.plan, allowed)
             except NotPreparedError:
@@ -149,12 +164,10 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             prepared = _prepare(context, body, meta, wanted, step, outside)
             events += prepared.events if prepared else ()
             exposed, prepared = expose.complete(exposed, prepared, znodes.registered, allowed)
-            evictable = rollout.may_lose_one(znodes.partitions)
+            budget = rollout.budget(znodes.partitions, sharing)
             setup = prepared.setup if prepared else None
             setups = (setup, to_zookeeper)
-            if not _apply_objects(
-                context, body, meta, wanted, live_set, allowed, evictable, *setups
-            ):
+            if not _apply_objects(context, body, meta, wanted, live_sets, allowed, budget, *setups):
                 return 0.0
         except ChangedError:
             return 0.0
@@ -162,7 +175,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             seen: dict[str, Any] = {}
             if znodes.partitions is not None:
                 # Brokers come and go meanwhile.
-                view = _view(context, meta, znodes, live_set, allowed)
+                view = _view(context, body, meta, znodes, live_sets, allowed)
                 seen = rollout.status_fields(meta, wanted, view, allowed)
             return _hold(context, body, error, events, asked, seen)
         except KubeError as error:
@@ -173,7 +186,8 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
                 context, body, refused, status_update.remembered(body, _SHOWN), events
             )
             return STEADY_SECONDS
-        live_set = _live_set(context, meta)
+        live_sets = _live_sets(context, meta, wanted)
+        live_set = live_sets[0]
         signing = (authority_secrets.report(prepared.authorities) if prepared else []) or None
         told = (
             *_certificate_warnings(prepared),
@@ -182,7 +196,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             *exporter.reconcile(context, body, meta, wanted),
             *console.reconcile(context, body, meta, wanted),
         )
-    view = _view(context, meta, znodes, live_set, allowed)
+    view = _view(context, body, meta, znodes, live_sets, allowed)
     if wanted.paused:
         told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
         step = _present_step(wanted, live_set)
@@ -226,22 +240,25 @@ def _present_step(wanted: ClusterSpec, live_set: Mapping[str, Any] | None) -> Li
 
 def _listener_step(
     context: ReconcileContext,
+    body: Body,
     meta: ResourceMeta,
     wanted: ClusterSpec,
     znodes: _Znodes,
-    live_set: Mapping[str, Any] | None,
-    allowed: int,
+    live_sets: LiveSets,
+    allowed: Brokers,
 ) -> ListenerStep:
     """Return the listeners that pods get now, on the way to those of the spec."""
     target = listener_plan.wanted_plan(wanted)
     try:
-        applied = listener_plan.applied_plan(live_set)
+        applied = listener_plan.applied_plan(live_sets[0])
     except LostPlanError as error:
         raise NotPreparedError("ListenersUnknown", str(error)) from None
     if applied is None or (applied.means(target) and applied == applied.settled()):
         return listener_plan.next_step(applied, target, settled=False)
-    view = _view(context, meta, znodes, live_set, allowed)
-    return listener_plan.next_step(applied, target, settled=rollout.is_settled(view))
+    view = _view(context, body, meta, znodes, live_sets, allowed)
+    return listener_plan.next_step(
+        applied, target, settled=rollout.is_settled(view), per_node=len(allowed.counts)
+    )
 
 
 def _prepare(
@@ -338,9 +355,16 @@ def _settings(body: Body, wanted: ClusterSpec) -> dict[str, Any]:
     return {name: settings.names(body, wanted) or None}
 
 
-def _live_set(context: ReconcileContext, meta: ResourceMeta) -> dict[str, Any] | None:
-    name = cluster_objects.workload_name(meta.name)
-    return context.kube.get("apps/v1", "StatefulSet", meta.namespace, name)
+def _live_sets(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec) -> LiveSets:
+    """Return the StatefulSets as they are, None where there is none; the first is always listed."""
+
+    def read(number: int) -> dict[str, Any] | None:
+        name = broker_sets.set_name(meta.name, number)
+        return context.kube.get("apps/v1", "StatefulSet", meta.namespace, name)
+
+    first = read(0)
+    many = max(wanted.per_node, broker_steps.sets_so_far(first))
+    return [first, *map(read, range(1, many))]
 
 
 def _apply_objects(
@@ -348,9 +372,9 @@ def _apply_objects(
     body: Body,
     meta: ResourceMeta,
     wanted: ClusterSpec,
-    live_set: Mapping[str, Any] | None,
-    allowed: int,
-    evictable: bool,
+    live_sets: LiveSets,
+    allowed: Brokers,
+    budget: Budget,
     setup: ListenerSetup | None,
     zookeeper: ZooKeeperSetup | None,
 ) -> bool:
@@ -363,9 +387,9 @@ def _apply_objects(
         context.platform.pull_policy,
         context.platform.pull_secrets,
         racks,
-        live_set,
+        live_sets,
         allowed,
-        evictable,
+        budget,
         setup,
         zookeeper,
     )
@@ -399,11 +423,10 @@ def _racks(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec) -
 
 
 def _grow_claims(
-    context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec, count: int
+    context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec, brokers: Brokers
 ) -> tuple[Condition, ...]:
-    name = cluster_objects.workload_name(meta.name)
-    for ordinal in range(count):
-        claim = f"data-{name}-{ordinal}"
+    for broker_id in brokers:
+        claim = f"data-{brokers.pod(meta.name, broker_id)}"
         refused = apply.grow_claim(context, meta.namespace, claim, wanted.storage.size)
         if refused is not None:
             return (Condition("StorageGrown", False, "ResizeRejected", refused),)
@@ -412,26 +435,26 @@ def _grow_claims(
 
 def _view(
     context: ReconcileContext,
+    body: Body,
     meta: ResourceMeta,
     znodes: _Znodes,
-    live_set: Mapping[str, Any] | None,
-    allowed: int,
+    live_sets: LiveSets,
+    allowed: Brokers,
 ) -> ClusterView:
     pods = context.kube.select("v1", "Pod", meta.namespace, cluster_objects.selector_text(meta))
-    revision = live_set.get("status", {}).get("updateRevision") if live_set else None
+    brokers = rollout.view_brokers(meta, pods, znodes.addresses, allowed)
+    later: tuple[str | None, ...] = ()
+    if allowed.share_nodes:
+        brokers = rollout.remember_nodes(brokers, body.get("status", {}).get("brokers", ()))
+        later = broker_steps.later_revisions(live_sets, allowed)
     return ClusterView(
-        brokers=rollout.view_brokers(meta, pods, znodes.addresses, allowed),
+        brokers=brokers,
         controller_id=znodes.controller_id,
         partitions=znodes.partitions,
-        update_revision=revision if live_set and _observed(live_set) else None,
+        update_revision=broker_steps.revision(live_sets[0]),
         away=znodes.away,
+        later_revisions=later,
     )
-
-
-def _observed(live_set: Mapping[str, Any]) -> bool:
-    """Return whether the StatefulSet's status is about its current template."""
-    seen = live_set.get("status", {}).get("observedGeneration", 0)
-    return bool(seen >= live_set["metadata"]["generation"])
 
 
 def _roll(

@@ -1,21 +1,25 @@
 """Health of a KafkaCluster, and the order in which its brokers are restarted.
 
 Pure: `view_brokers` joins pods and registrations, `judge` turns them into conditions,
-`safe_replicas` refuses a scale-down that would lose data, and `next_to_roll` names the one pod to
+`safe_brokers` refuses a scale-down that would lose data, and `next_to_roll` names the one pod to
 delete next, so that it comes back with the current template. The controller goes last, since each
-of its restarts costs an election.
+of its restarts costs an election. Brokers that share a node go together, if no partition has two
+replicas there: that is no worse than one of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from odradek_operator.cluster import listener_objects, listener_plan, zookeeper_plan
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.listener_plan import ListenerPlan, ListenerStep
+from odradek_operator.cluster.objects import Budget
 from odradek_operator.shared import status
+from odradek_operator.shared.broker_sets import SET_SIZE, Brokers, broker_id_of
 from odradek_operator.shared.pods import is_ready, pending_reason
 from odradek_operator.shared.spec import (
     DEFAULT_OFFSETS_FACTOR,
@@ -35,7 +39,8 @@ class BrokerPod:
     this cluster's: a Kafka broker in the same znodes, or one that was just scaled away. `listeners`
     stands for those that it was started with (`listener_objects.HASH`), `zookeeper` for whom
     ZooKeeper takes it (`zookeeper_plan.MARK`). One that `moved` advertises other addresses on
-    exposed listeners than it would after a restart.
+    exposed listeners than it would after a restart. `last_node` is where it ran before, if that is
+    known and it has no node. `of_set` is the number of its StatefulSet.
     """
 
     broker_id: int
@@ -51,18 +56,27 @@ class BrokerPod:
     listeners: str | None = None
     zookeeper: str | None = None
     moved: bool = False
+    last_node: str | None = None
+    of_set: int = 0
 
     @property
     def healthy(self) -> bool:
         """Return whether it serves."""
         return self.ready and self.registered and not self.terminating
 
+    @property
+    def place(self) -> str | None:
+        """The node where it runs, or ran."""
+        return self.node or self.last_node
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """The observed state of a cluster. `partitions` is None if ZooKeeper did not answer.
 
-    `away` says why, if more is known than that.
+    `away` says why, if more is known than that. `update_revision` is the revision of the first
+    set's template, `later_revisions` has those of the sets after it, which there are where brokers
+    share nodes. None: not known yet.
     """
 
     brokers: tuple[BrokerPod, ...]
@@ -70,6 +84,7 @@ class ClusterView:
     partitions: Partitions | None
     update_revision: str | None
     away: str = ""
+    later_revisions: tuple[str | None, ...] = ()
 
     @property
     def own(self) -> tuple[BrokerPod, ...]:
@@ -81,6 +96,16 @@ class ClusterView:
         """How many of them are registered."""
         return sum(one.registered for one in self.own)
 
+    @property
+    def templates_known(self) -> bool:
+        """Return whether the revisions are those of the templates of now."""
+        return None not in (self.update_revision, *self.later_revisions)
+
+    def is_outdated(self, broker: BrokerPod) -> bool:
+        """Return whether a pod is of a former template."""
+        revisions = (self.update_revision, *self.later_revisions)
+        return broker.of_set >= len(revisions) or broker.revision != revisions[broker.of_set]
+
 
 def next_to_roll(view: ClusterView) -> BrokerPod | None:
     """Return the broker pod to delete now so that it comes back with the current template.
@@ -90,9 +115,12 @@ def next_to_roll(view: ClusterView) -> BrokerPod | None:
     which has more replicas than that. None: nothing is outdated, or it is not safe.
     """
     pods = [one for one in view.brokers if one.pod is not None]
-    outdated = [one for one in pods if one.revision != view.update_revision or one.moved]
-    if not outdated or view.update_revision is None:
+    outdated = [one for one in pods if view.is_outdated(one) or one.moved]
+    if not outdated or not view.templates_known:
         return None
+    beside = {one.broker_id for one in _of_node_that_is_down(view) if one.healthy}
+    if together := [one for one in outdated if one.broker_id in beside]:
+        return together[-1]
     if any(one.terminating for one in pods):
         return None
     unhealthy = [one for one in view.own if not one.healthy]
@@ -101,30 +129,72 @@ def next_to_roll(view: ClusterView) -> BrokerPod | None:
         return broken[0] if len(broken) == len(unhealthy) else None
     if view.partitions is None or not view.partitions.all_in_sync:
         return None
+    controllers = [one.node for one in pods if one.broker_id == view.controller_id]
     others = [one for one in outdated if one.broker_id != view.controller_id]
-    return max(others or outdated, key=lambda one: one.broker_id)
+    elsewhere = [one for one in others if one.node not in controllers]
+    return max(elsewhere or others or outdated, key=lambda one: one.broker_id)
 
 
-def safe_replicas(wanted: int, current: int | None, partitions: Partitions | None) -> int:
-    """Return the allowed number of brokers: fewer only if the removed ones hold no replicas."""
-    if current is None or wanted >= current:
+def _of_node_that_is_down(view: ClusterView) -> tuple[BrokerPod, ...]:
+    """Return the brokers of the only node of which any is down, if all of them may be.
+
+    They may if no partition has replicas on two of them, and no broker elsewhere lags behind.
+    """
+    if not view.later_revisions or view.partitions is None or view.partitions.unreadable:
+        return ()
+    nodes = {one.place for one in view.own if not one.healthy}
+    if len(nodes) != 1 or None in nodes:
+        return ()
+    there = tuple(one for one in view.own if one.place in nodes)
+    ids = {one.broker_id for one in there}
+    if not view.partitions.lagging <= ids:
+        return ()
+    return () if any(ids >= pair for pair in view.partitions.sharing) else there
+
+
+def safe_brokers(
+    wanted: Brokers, current: Brokers | None, partitions: Partitions | None
+) -> Brokers:
+    """Return the allowed brokers: fewer only if the removed ones hold no replicas.
+
+    Sets that are to have none stay as long as they have any.
+    """
+    if current is None:
+        return wanted
+    counts = [
+        _safe_count(number * SET_SIZE, fewer, have, partitions)
+        for number, (fewer, have) in enumerate(
+            zip_longest(wanted.counts, current.counts, fillvalue=0)
+        )
+    ]
+    return Brokers(tuple(counts))
+
+
+def _safe_count(first: int, wanted: int, current: int, partitions: Partitions | None) -> int:
+    if wanted >= current:
         return wanted
     if partitions is None or partitions.unreadable:
         return current
-    highest = max((holder for holder in partitions.holders if holder < current), default=-1)
-    return max(wanted, highest + 1)
+    holders = (one - first for one in partitions.holders)
+    return max(wanted, max((one for one in holders if 0 <= one < current), default=-1) + 1)
 
 
-def may_lose_one(partitions: Partitions | None) -> bool:
-    """Return whether a broker may be evicted: all replicas are known to be in sync."""
-    return partitions is not None and partitions.all_in_sync
+def budget(partitions: Partitions | None, view: ClusterView | None) -> Budget:
+    """Return who may be evicted: one broker while all replicas are known to be in sync.
+
+    Where brokers share nodes (else `view` is None), of a node that lost one the others may go too,
+    and nobody else.
+    """
+    if view is not None and (there := _of_node_that_is_down(view)):
+        return Budget(0, tuple(one.pod for one in there if one.pod is not None))
+    return Budget(1 if partitions is not None and partitions.all_in_sync else 0)
 
 
 def is_settled(view: ClusterView) -> bool:
     """Return whether all brokers run with the current template, and no replica lags behind."""
     return (
-        view.update_revision is not None
-        and all(one.healthy and one.revision == view.update_revision for one in view.own)
+        view.templates_known
+        and all(one.healthy and not view.is_outdated(one) for one in view.own)
         and view.partitions is not None
         and view.partitions.all_in_sync
     )
@@ -155,23 +225,25 @@ def judge_listeners(
     )
 
 
-def judge(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition, ...]:
-    """Return the conditions of a cluster; `allowed` is what `safe_replicas` said."""
+def judge(spec: ClusterSpec, view: ClusterView, allowed: Brokers) -> tuple[Condition, ...]:
+    """Return the conditions of a cluster; `allowed` are the brokers that it has at present."""
     return _verdict(spec, view, allowed) + _warnings(spec)
 
 
-def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condition, ...]:
+def _verdict(spec: ClusterSpec, view: ClusterView, allowed: Brokers) -> tuple[Condition, ...]:
     if view.partitions is None:
         return status.progressing(
             "ZooKeeperUnreachable", view.away or f"ZooKeeper {spec.zookeeper} does not answer"
         )
-    count = f"{view.registered} of {allowed} brokers registered"
+    count = f"{view.registered} of {len(allowed)} brokers registered"
     if view.partitions.unreadable:
         return status.stalled("ZnodeUnreadable", _unreadable(count, view.partitions.unreadable))
-    if allowed > spec.replicas:
-        text = _why_blocked(spec, view.partitions, list(range(spec.replicas, allowed)))
-        return status.stalled("ScaleDownBlocked", text)
-    if view.registered < allowed:
+    if going := _going(spec, allowed):
+        return status.stalled("ScaleDownBlocked", _why_blocked(spec, view.partitions, going))
+    if coming := sorted(set(spec.brokers) - set(allowed)):
+        text = f"brokers {coming} come once all others run with pods that may share their nodes"
+        return status.progressing("BrokersRolling", f"{count}; {text}")
+    if view.registered < len(allowed):
         troubles = [f"{one.pod}: {one.trouble}" for one in view.brokers if one.trouble]
         return status.progressing("BrokersStarting", "; ".join([count, *troubles[:3]]))
     if view.controller_id is None:
@@ -180,10 +252,10 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: int) -> tuple[Condit
         return status.progressing(
             "PartitionsOffline", f"{view.partitions.offline} partitions have no leader"
         )
-    if any(one.revision != view.update_revision for one in view.brokers if one.pod is not None):
+    if any(view.is_outdated(one) for one in view.brokers if one.pod is not None):
         return (
             Condition("Ready", True, "BrokersRolling", count),
-            Condition("Reconciling", True, "BrokersRolling", _how_it_rolls(view.partitions)),
+            Condition("Reconciling", True, "BrokersRolling", _how_it_rolls(view, view.partitions)),
             Condition("Stalled", False, "BrokersRolling"),
         )
     return status.ready("BrokersReady", count)
@@ -195,8 +267,10 @@ def _unreadable(count: str, problems: Sequence[str]) -> str:
     return f"{count}; {len(problems)} topics cannot be read, and {held}: {shown}"
 
 
-def _how_it_rolls(partitions: Partitions) -> str:
+def _how_it_rolls(view: ClusterView, partitions: Partitions) -> str:
     text = "brokers are restarted one at a time with the new pod template"
+    if view.later_revisions:
+        text = "brokers are restarted node by node with the new pod template"
     if partitions.under_replicated:
         text += "; the next one waits until all replicas of all partitions are in sync"
     return text
@@ -206,13 +280,18 @@ def _why_blocked(spec: ClusterSpec, partitions: Partitions, going: list[int]) ->
     """Return what to do before the brokers can be removed, in this order."""
     steps = []
     replicas, topic = partitions.widest
-    if replicas > spec.replicas:
-        text = f"lower the replication factor of topics to {spec.replicas} ({topic} has {replicas})"
-        steps.append(text)
-    if too_large := spec.larger_than(spec.replicas):
-        steps.append(f"set {' and '.join(too_large)} to {spec.replicas} or less")
+    most = spec.fewest_nodes
+    if replicas > most:
+        steps.append(f"lower the replication factor of topics to {most} ({topic} has {replicas})")
+    if too_large := spec.larger_than(most):
+        steps.append(f"set {' and '.join(too_large)} to {most} or less")
     steps.append(f"apply a Reassignment with mode RemoveBrokers, brokers {going}")
     return f"brokers {going} hold replicas; {'; '.join(steps)}"
+
+
+def _going(spec: ClusterSpec, allowed: Brokers) -> list[int]:
+    """Return the brokers that the spec has no more, and that hold replicas."""
+    return sorted(set(allowed) - set(spec.brokers))
 
 
 def _warnings(spec: ClusterSpec) -> tuple[Condition, ...]:
@@ -232,15 +311,14 @@ def _warnings(spec: ClusterSpec) -> tuple[Condition, ...]:
     return (Condition("ConfigWarning", False, "NoWarnings"),)
 
 
-def proposal(spec: ClusterSpec, allowed: int) -> dict[str, Any] | None:
+def proposal(spec: ClusterSpec, allowed: Brokers) -> dict[str, Any] | None:
     """Return the spec of the Reassignment that a scale-down needs first."""
-    if allowed <= spec.replicas:
-        return None
-    return {"mode": "RemoveBrokers", "brokers": list(range(spec.replicas, allowed))}
+    going = _going(spec, allowed)
+    return {"mode": "RemoveBrokers", "brokers": going} if going else None
 
 
 def status_fields(
-    meta: ResourceMeta, spec: ClusterSpec, view: ClusterView, allowed: int
+    meta: ResourceMeta, spec: ClusterSpec, view: ClusterView, allowed: Brokers
 ) -> dict[str, Any]:
     """Return the part of the status that is not conditions."""
     known = view.partitions is not None
@@ -260,6 +338,7 @@ def _broker_status(broker: BrokerPod) -> dict[str, Any]:
         "id": broker.broker_id,
         "pod": broker.pod,
         "node": broker.node,
+        "lastNode": broker.last_node,
         "address": broker.address,
         "registered": broker.registered,
     }
@@ -270,22 +349,35 @@ def view_brokers(
     meta: ResourceMeta,
     pods: Sequence[Mapping[str, Any]],
     addresses: Mapping[int, str],
-    replicas: int,
+    brokers: Brokers,
 ) -> tuple[BrokerPod, ...]:
     """Join pods and registrations (broker id to host:port) by broker id, over all wanted ids.
 
     Registrations of others are shown too.
     """
-    prefix = f"{cluster_objects.workload_name(meta.name)}-"
-    by_id = {}
-    for pod in pods:
-        ordinal = pod["metadata"]["name"].removeprefix(prefix)
-        if ordinal.isdigit():
-            by_id[int(ordinal)] = pod
-    own = set(range(replicas)) | set(by_id)
+    by_id = {
+        broker_id: pod
+        for pod in pods
+        if (broker_id := broker_id_of(meta.name, pod["metadata"]["name"])) is not None
+    }
+    own = {*brokers, *by_id}
     return tuple(
-        replace(_view_broker(one, by_id.get(one), addresses.get(one)), own=one in own)
+        replace(
+            _view_broker(one, by_id.get(one), addresses.get(one)),
+            own=one in own,
+            of_set=brokers.set_of(one),
+        )
         for one in sorted(own | set(addresses))
+    )
+
+
+def remember_nodes(
+    brokers: Sequence[BrokerPod], listed: Sequence[Mapping[str, Any]]
+) -> tuple[BrokerPod, ...]:
+    """Return the brokers with the last nodes of those without one, by a former status."""
+    known = {one["id"]: one.get("node", one.get("lastNode")) for one in listed}
+    return tuple(
+        one if one.node else replace(one, last_node=known.get(one.broker_id)) for one in brokers
     )
 
 

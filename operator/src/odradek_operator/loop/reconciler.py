@@ -163,11 +163,11 @@ class Reconciler:
         owner = Owner.TERMINATING if "deletionTimestamp" in body["metadata"] else Owner.PRESENT
         try:
             wanted = spec.parse_cluster(body)
-            valid = wanted.default_replication_factor <= wanted.replicas
+            valid = wanted.default_replication_factor <= wanted.fewest_nodes
         except spec.InvalidSpec:
             # Its brokers may still run with the previous configuration, which is not known here.
             wanted, valid = spec.parse_cluster(_without_config(body)), False
-        state = ClusterState(owner, paused=wanted.paused, reachable=False, expected=wanted.replicas)
+        state = ClusterState(owner, paused=wanted.paused, reachable=False, wanted=wanted.brokers)
         access = cluster_access.of_cluster(name, wanted)
         try:
             zookeeper = zookeeper_login.connected(self.context, body, wanted)
@@ -181,7 +181,8 @@ class Reconciler:
             state,
             reachable=True,
             # A broker that is to be removed must become empty: it gets no new replicas.
-            brokers={one: found.rack for one, found in registered.items() if one < wanted.replicas},
+            brokers={one: found.rack for one, found in registered.items() if one in wanted.brokers},
+            nodes=observe.nodes(body, registered) if wanted.brokers.share_nodes else {},
             settled_seconds=self._settled_seconds(namespace, name, frozenset(registered)),
             default_partitions=wanted.default_partitions if valid else None,
             default_replication_factor=wanted.default_replication_factor if valid else None,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from itertools import islice
+from types import MappingProxyType
 from typing import Final
 
 from odradek.values import NO_LEADER, BrokerId, TopicPartition
@@ -65,8 +66,11 @@ def make_plan(
     spec: ReassignmentSpec,
     topics: Mapping[str, TopicView],
     brokers: Mapping[BrokerId, str | None],
+    nodes: Mapping[int, str] = MappingProxyType({}),
 ) -> ReassignmentPlan:
     """Return the plan of a Reassignment for these topics; `brokers` may get replicas.
+
+    Where brokers share nodes, `nodes` has these, and no partition gets two replicas on one.
 
     Sizes are left for who can ask for them. Raises moves.PlanError. A partition that is being moved
     already is planned from where that leads.
@@ -85,7 +89,7 @@ def make_plan(
             if state is not None:
                 leaders[partition], in_sync[partition] = state.leader, frozenset(state.isr)
     racks = {int(one): rack for one, rack in brokers.items()}
-    seen = placement.Seen(replicas, racks, leaders, in_sync)
+    seen = placement.Seen(replicas, racks, leaders, in_sync, nodes)
     chosen = spec.topics if spec.topics is not None else {one.topic for one in replicas}
     match spec.mode:
         case "Explicit":

@@ -3,9 +3,9 @@
 Each mode returns the partitions that change, with their new replicas, preferred leader first. Data
 moves as little as the mode allows: a replica that may stay stays. If brokers have racks, no
 partition ends on fewer racks than it was on, and a new replica goes to an unused rack while there
-is one. Otherwise the broker with the fewest replicas of the topic, then the fewest overall, is
-chosen. Preferred leaders of moved partitions are balanced; those of partitions that only gain or
-lose replicas stay.
+is one. If brokers share nodes, none goes to a node that has another replica. Otherwise the broker
+with the fewest replicas of the topic, then the fewest overall, is chosen. Preferred leaders of
+moved partitions are balanced; those of partitions that only gain or lose replicas stay.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from odradek.assignment import same_node
 from odradek.values import TopicPartition
 
 Replicas = tuple[int, ...]
@@ -33,13 +34,23 @@ class PlanError(Exception):
 class Seen:
     """What is there. `brokers` are those that may get replicas, with their racks.
 
-    `leaders` and `in_sync` tell of partitions that have a state.
+    `leaders` and `in_sync` tell of partitions that have a state. `nodes` has the nodes of all
+    brokers that are known, where they share them.
     """
 
     replicas: Layout
     brokers: Mapping[int, str | None]
     leaders: Mapping[TopicPartition, int] = field(default_factory=dict)
     in_sync: Mapping[TopicPartition, frozenset[int]] = field(default_factory=dict)
+    nodes: Mapping[int, str] = field(default_factory=dict)
+
+    def node(self, broker: int) -> str:
+        """Return the node of a broker; one that shares none is its own."""
+        return self.nodes.get(broker, f"broker {broker}")
+
+    def places(self, brokers: Iterable[int]) -> int:
+        """Return on how many nodes brokers are."""
+        return len({self.node(one) for one in brokers})
 
 
 class _Draft:
@@ -48,6 +59,7 @@ class _Draft:
     def __init__(self, seen: Seen) -> None:
         self.replicas = dict(seen.replicas)
         self.brokers = seen.brokers
+        self._seen = seen
         all_located = all(rack is not None for rack in seen.brokers.values())
         self._racks = seen.brokers if all_located else {}
         self._before = seen.replicas
@@ -66,6 +78,10 @@ class _Draft:
         """Return on how many racks replicas are; a broker that is away is on none."""
         return len({self._racks[one] for one in replicas if one in self._racks})
 
+    def fits(self, broker: int, others: Iterable[int]) -> bool:
+        """Return whether a broker shares no node with the others."""
+        return self._seen.node(broker) not in map(self._seen.node, others)
+
     def weight(self, partition: TopicPartition, broker: int) -> tuple[int, int, int]:
         """Return how unwelcome one more replica of this partition is on a broker."""
         return self._of_topic[partition.topic, broker], self.load[broker], broker
@@ -75,8 +91,13 @@ class _Draft:
         return self._of_topic[partition.topic, source] - self._of_topic[partition.topic, target]
 
     def newcomer(self, partition: TopicPartition, kept: Replicas, among: Iterable[int]) -> int:
-        """Return the best broker for one more replica; some broker must be free."""
-        free = [one for one in among if one not in kept]
+        """Return the best broker for one more replica; PlanError if no node is free."""
+        free = [one for one in among if one not in kept and self.fits(one, kept)]
+        if not free:
+            raise PlanError(
+                "NotEnoughBrokers",
+                f"{partition} has replicas on brokers {sorted(kept)}, and no other node has any",
+            )
         return min(free, key=lambda one: (-self.spread((*kept, one)), self.weight(partition, one)))
 
     def set(
@@ -132,6 +153,8 @@ def plan_explicit(seen: Seen, wanted: Layout) -> dict[TopicPartition, Replicas]:
             raise PlanError("InvalidMove", f"{partition} lists a broker twice")
         known = {*seen.brokers, *seen.replicas[partition]}
         _require(set(replicas) - known)
+        if reason := same_node(partition, replicas, seen.nodes):
+            raise PlanError("InvalidMove", reason)
     return {
         partition: replicas
         for partition, replicas in sorted(wanted.items())
@@ -170,6 +193,8 @@ def _feed(draft: _Draft, target: int, added: set[int]) -> bool:
         for partition, replicas in draft.replicas.items():
             if source not in replicas or target in replicas:
                 continue
+            if not draft.fits(target, (one for one in replicas if one != source)):
+                continue
             moved = tuple(target if one == source else one for one in replicas)
             if draft.spread(moved) < draft.spread(replicas):
                 continue
@@ -186,7 +211,7 @@ def _feed(draft: _Draft, target: int, added: set[int]) -> bool:
 def plan_removed(seen: Seen, removed: Collection[int]) -> dict[TopicPartition, Replicas]:
     """Return moves that leave nothing on these brokers, which may be dead."""
     staying = {one: rack for one, rack in seen.brokers.items() if one not in removed}
-    draft = _Draft(Seen(seen.replicas, staying))
+    draft = _Draft(Seen(seen.replicas, staying, nodes=seen.nodes))
     for partition, replicas in sorted(seen.replicas.items()):
         if not set(replicas) & set(removed):
             continue
@@ -194,6 +219,12 @@ def plan_removed(seen: Seen, removed: Collection[int]) -> dict[TopicPartition, R
             raise PlanError(
                 "NotEnoughBrokers",
                 f"{partition} has {len(replicas)} replicas, but only {len(staying)} brokers remain",
+            )
+        if len(replicas) > seen.places(staying):
+            raise PlanError(
+                "NotEnoughBrokers",
+                f"{partition} has {len(replicas)} replicas, but only {seen.places(staying)} nodes "
+                "remain",
             )
         kept = tuple(one for one in replicas if one not in removed)
         moved = list(replicas)
@@ -213,6 +244,12 @@ def plan_factor(seen: Seen, topics: Collection[str], factor: int) -> dict[TopicP
             "NotEnoughBrokers",
             f"replication factor {factor} is larger than the number of brokers, "
             f"{len(seen.brokers)}",
+        )
+    if factor > seen.places(seen.brokers):
+        raise PlanError(
+            "NotEnoughBrokers",
+            f"replication factor {factor} is larger than the number of nodes, "
+            f"{seen.places(seen.brokers)}",
         )
     _require_topics(seen, topics)
     draft = _Draft(seen)

@@ -146,7 +146,8 @@ class _Pass:
             return self._end("Cancelled", "cancelled before anything was moved")
         topics = observe.topics(zookeeper, observe.topic_names(zookeeper))
         try:
-            plan = make_plan(self.wanted, topics, self.around.cluster.brokers)
+            cluster = self.around.cluster
+            plan = make_plan(self.wanted, topics, cluster.brokers, cluster.nodes)
         except PlanError as error:
             waits = error.reason == "BrokerUnavailable"
             self._report("Pending" if waits else "Refused", error.reason, error.message)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import combinations
 
 from odradek.values import BrokerId
 from odradek.zk import znodes
 from odradek.zk.payload import ZnodeError
 from odradek.zk.znodes import BrokerRegistration, PartitionState, TopicAssignment
+from odradek_operator.shared.spec import Body
 from odradek_operator.shared.views import Partitions, TopicView
 from odradek_operator.shared.zookeeper import ZnodeReader
 
@@ -43,6 +45,19 @@ def endpoints(
         if endpoint is not None:
             found[broker_id] = (endpoint.host, endpoint.port)
     return found
+
+
+def nodes(cluster: Body, registered: Mapping[BrokerId, BrokerRegistration]) -> dict[int, str]:
+    """Return the node of each broker of a KafkaCluster: the host that it advertises to brokers.
+
+    Of one that is not registered it is that of a broker beside it, as the cluster's status says.
+    """
+    hosts = {one: host for one, (host, _) in endpoints(registered).items()}
+    listed = cluster.get("status", {}).get("brokers", ())
+    names = {one["id"]: one.get("node", one.get("lastNode")) for one in listed}
+    by_name = {name: hosts[one] for one, name in names.items() if name and one in hosts}
+    away = {one: by_name.get(name, name) for one, name in names.items() if name}
+    return away | hosts
 
 
 def _bracket(host: str) -> str:
@@ -92,16 +107,32 @@ def partitions(zookeeper: ZnodeReader) -> Partitions:
         ),
         default=(0, ""),
     )
+    lagging: set[int] = set()
+    lists: set[tuple[BrokerId, ...]] = set()
     for name, topic in assigned.items():
         for partition, replicas in topic.partitions.items():
             state = states[name].get(partition)
+            lists.add(replicas)
             # A partition without a state is new: no broker must go before it has its leader, but
             # nothing was lost.
+            missing = set(replicas) - set(state.isr if state is not None else ())
             if state is not None and state.leader < 0:
                 offline += 1
-            elif state is None or set(replicas) - set(state.isr):
+                lagging.update(replicas)
+            elif state is None or missing:
                 under += 1
-    return Partitions(under, offline, frozenset(holders), widest, tuple(unreadable))
+                lagging |= missing
+    # Many partitions have the same replicas.
+    sharing = {frozenset(pair) for replicas in lists for pair in combinations(replicas, 2)}
+    return Partitions(
+        under,
+        offline,
+        frozenset(holders),
+        widest,
+        tuple(unreadable),
+        frozenset(lagging),
+        frozenset(sharing),
+    )
 
 
 # The same znodes are decoded again and again, and many have the same content.

@@ -20,6 +20,7 @@ from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.values import TopicPartition
 from odradek.zk.consumers import TopicPattern
 from odradek_operator.shared import console_spec, expose_spec, job_spec, listener_spec
+from odradek_operator.shared.broker_sets import Brokers
 from odradek_operator.shared.console_spec import ConsoleSpec
 from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.job_spec import JobSpec
@@ -52,6 +53,7 @@ OPERATOR_OWNED_KEYS: Final = frozenset(
         "port",
         "log.dir",
         "log.dirs",
+        "odradek.one.replica.per.node",
         "odradek.metrics.host",
         "odradek.metrics.port",
         "zookeeper.connect",
@@ -158,18 +160,29 @@ class ClusterSpec:
     zookeeper_authentication: ZooKeeperAuthentication | None = None
     cluster_ca: AuthoritySpec = AuthoritySpec()
     clients_ca: AuthoritySpec = AuthoritySpec()
+    per_node: int = 1
+
+    @property
+    def brokers(self) -> Brokers:
+        """The brokers as wanted."""
+        return Brokers.spread(self.replicas, self.per_node)
+
+    @property
+    def fewest_nodes(self) -> int:
+        """The number of nodes without which some broker has no place."""
+        return self.brokers.counts[0]
 
     @property
     def dynamic(self) -> dict[str, str]:
         """Settings that brokers take while they run."""
         return {name: text for name, text in self.config.items() if name in DYNAMIC_KEYS}
 
-    def larger_than(self, brokers: int) -> tuple[str, ...]:
-        """Return the settings in the spec that ask for more replicas than so many brokers have."""
+    def larger_than(self, most: int) -> tuple[str, ...]:
+        """Return the settings in the spec that ask for more replicas than a partition can have."""
         return tuple(
             name
             for name in _REPLICA_COUNTS
-            if name in self.config and int(self.config[name]) > brokers
+            if name in self.config and int(self.config[name]) > most
         )
 
     @property
@@ -179,7 +192,7 @@ class ClusterSpec:
         Its replication factor has a default, which is no mistake of the user's: a group may keep
         its offsets in ZooKeeper.
         """
-        return OFFSETS_FACTOR not in self.config and self.replicas < DEFAULT_OFFSETS_FACTOR
+        return OFFSETS_FACTOR not in self.config and self.fewest_nodes < DEFAULT_OFFSETS_FACTOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +352,9 @@ def parse_cluster(body: Body) -> ClusterSpec:
             f"spec.listeners and spec.authorization decide about {', '.join(refused)}",
         )
     exposed = expose_spec.parse(spec)
-    if impossible := expose_spec.why_impossible(exposed, brokers["replicas"]):
+    per_node = brokers.get("perNode", 1)
+    ids = Brokers.spread(brokers["replicas"], per_node)
+    if impossible := expose_spec.why_impossible(exposed, max(ids) + 1):
         raise InvalidSpec("InvalidExpose", impossible)
     return ClusterSpec(
         zookeeper=zookeeper,
@@ -370,6 +385,7 @@ def parse_cluster(body: Body) -> ClusterSpec:
         zookeeper_authentication=_zookeeper_authentication(spec["zookeeper"]),
         cluster_ca=_authority(spec.get("clusterCa", {})),
         clients_ca=_authority(spec.get("clientsCa", {})),
+        per_node=per_node,
     )
 
 
@@ -421,13 +437,14 @@ def check_fits(spec: ClusterSpec, strangers: int = 0) -> None:
 
     `strangers` are Kafka brokers in the same znodes.
     """
-    brokers = spec.replicas + strangers
-    if found := spec.larger_than(brokers):
+    most = spec.fewest_nodes + strangers
+    if found := spec.larger_than(most):
         shown = " and ".join(f"{name} {spec.config[name]}" for name in found)
         verb = "is" if len(found) == 1 else "are"
-        raise InvalidSpec(
-            "InvalidConfig", f"{shown} {verb} larger than the number of brokers, {brokers}"
-        )
+        whole = f"the number of brokers, {most}"
+        if spec.per_node > 1:
+            whole = f"{most}, the number of nodes that {spec.replicas} brokers are sure to have"
+        raise InvalidSpec("InvalidConfig", f"{shown} {verb} larger than {whole}")
 
 
 def parse_topic(body: Body) -> TopicSpec:

@@ -9,6 +9,7 @@ from typing import Final
 
 from odradek.values import BrokerId
 from odradek.zk.znodes import PartitionState, TopicAssignment
+from odradek_operator.shared.broker_sets import NO_BROKERS, Brokers
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,9 @@ class Partitions:
 
     `holders` are the brokers that hold replicas, `widest` is the topic with the most replicas, and
     how many these are. `unreadable` says what is wrong with the znodes of topics that are in none
-    of this: who holds their replicas, and whether in sync, is not known.
+    of this: who holds their replicas, and whether in sync, is not known. `lagging` are the brokers
+    that some partition needs and has not in sync, `sharing` the pairs that hold replicas of one
+    partition.
     """
 
     under_replicated: int
@@ -25,6 +28,8 @@ class Partitions:
     holders: frozenset[int]
     widest: tuple[int, str] = (0, "")
     unreadable: tuple[str, ...] = ()
+    lagging: frozenset[int] = frozenset()
+    sharing: frozenset[frozenset[int]] = frozenset()
 
     @property
     def all_in_sync(self) -> bool:
@@ -66,6 +71,9 @@ class Owner(Enum):
 class ClusterState:
     """What all topics of a cluster share. `brokers` maps registered ids to racks.
 
+    `wanted` are the brokers of the spec. Where they share nodes, `nodes` has the node of each that
+    is known to have one, and no partition may have two replicas on one.
+
     `settled_seconds` is how long the set of registered brokers has not changed. `reachable` False:
     ZooKeeper did not answer, or nobody can log in, as `away` says, and nothing else here means
     anything. The defaults are None while the cluster's spec is invalid.
@@ -76,10 +84,24 @@ class ClusterState:
     reachable: bool = True
     away: str = "ZooKeeper does not answer"
     brokers: Mapping[BrokerId, str | None] = field(default_factory=dict)
-    expected: int = 0
+    wanted: Brokers = NO_BROKERS
+    nodes: Mapping[int, str] = field(default_factory=dict)
     settled_seconds: float = 0.0
     default_partitions: int | None = 1
     default_replication_factor: int | None = 1
+
+    @property
+    def places(self) -> int:
+        """How many replicas of a partition the registered brokers can have."""
+        if not self.wanted.share_nodes:
+            return len(self.brokers)
+        return len({self.nodes.get(one, str(one)) for one in self.brokers})
+
+    @property
+    def most_replicas(self) -> int:
+        """How many replicas a partition can have once all brokers are registered."""
+        expected = self.wanted.counts[0] if self.wanted.share_nodes else len(self.wanted)
+        return max(expected, self.places)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,8 +144,9 @@ def _plan_absent(
         return _blocked("TopicCollision", str(error), shown)
     needed = len({one for replicas in spec.assignment.values() for one in replicas}) or factor
     settled = cluster.settled_seconds >= SETTLE_SECONDS
-    if len(cluster.brokers) < needed or (len(cluster.brokers) < cluster.expected and not settled):
-        text = f"{len(cluster.brokers)} of {cluster.expected} brokers are registered"
+    have, expected = len(cluster.brokers), len(cluster.wanted)
+    if have < needed or cluster.places < factor or (have < expected and not settled):
+        text = f"{have} of {expected} brokers are registered"
         return _waiting("WaitingForBrokers", text, shown)
     try:
         replicas = _lay_out(spec, cluster, partitions, factor, random)
@@ -173,15 +174,16 @@ def _plan_absent(
 
 def _refuse_layout(spec: TopicSpec, cluster: ClusterState, factor: int) -> tuple[str, str] | None:
     if spec.assignment:
-        known = set(range(cluster.expected)) | set(cluster.brokers)
+        known = {*cluster.wanted, *cluster.brokers}
         named = {one for replicas in spec.assignment.values() for one in replicas}
         unknown = sorted(named - known)
         return ("InvalidReplicaAssignment", f"brokers {unknown} do not exist") if unknown else None
-    available = max(cluster.expected, len(cluster.brokers))
-    if factor > available:
+    if factor > cluster.most_replicas:
+        what = "nodes" if cluster.wanted.share_nodes else "brokers"
         return (
             "InvalidReplicationFactor",
-            f"replication factor {factor} is larger than the number of brokers, {available}",
+            f"replication factor {factor} is larger than the number of {what}, "
+            f"{cluster.most_replicas}",
         )
     return None
 
@@ -190,12 +192,13 @@ def _lay_out(
     spec: TopicSpec, cluster: ClusterState, partitions: int, factor: int, random: Random
 ) -> assignment.Replicas:
     if spec.assignment:
-        return assignment.check_manual(spec.assignment, cluster.brokers)
+        return assignment.check_manual(spec.assignment, cluster.brokers, nodes=cluster.nodes)
     return assignment.assign_replicas(
         assignment.forget_partial_racks(cluster.brokers),
         partitions,
         factor,
         assignment.Start.draw(random, len(cluster.brokers)),
+        nodes=cluster.nodes,
     )
 
 
@@ -326,11 +329,13 @@ def _grow(
         if spec.assignment:
             wanted = {one: spec.assignment[one] for one in range(have, spec.partitions)}
             added = assignment.check_manual(
-                wanted, cluster.brokers, have, drift.replication_factor(actual)
+                wanted, cluster.brokers, have, drift.replication_factor(actual), cluster.nodes
             )
         else:
             brokers = assignment.forget_partial_racks(cluster.brokers)
-            added = assignment.add_partitions(actual.partitions, brokers, spec.partitions)
+            added = assignment.add_partitions(
+                actual.partitions, brokers, spec.partitions, cluster.nodes
+            )
         grown = replace(actual, partitions={**actual.partitions, **added})
         admin.check_topic_size(grown)
     except KafkaError as error:

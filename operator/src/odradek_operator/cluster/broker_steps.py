@@ -1,0 +1,97 @@
+"""How a cluster comes to have more brokers, or fewer, on each node. Pure.
+
+Pods that let nobody else onto their node come first: they are restarted with a template that does,
+and only then the next StatefulSet gets its brokers. The way back begins with that set: it stays
+until its brokers hold nothing, and only then the others are restarted with the former template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from odradek_operator.cluster.objects import SET_LABEL, SETS
+from odradek_operator.cluster.rollout import ClusterView
+from odradek_operator.shared.broker_sets import SET_SIZE, Brokers
+from odradek_operator.shared.spec import InvalidSpec
+
+# StatefulSets as they are, by number.
+LiveSets = Sequence[Mapping[str, Any] | None]
+
+
+def sets_so_far(first: Mapping[str, Any] | None) -> int:
+    """Return how many StatefulSets a cluster has, as its first one says."""
+    text = first["metadata"].get("annotations", {}).get(SETS, "") if first else ""
+    return int(text) if text in {str(number) for number in range(2, 11)} else 1
+
+
+def present(live_sets: LiveSets) -> Brokers | None:
+    """Return the brokers that the StatefulSets have; None where there is no first one."""
+    if live_sets[0] is None:
+        return None
+    counts = [one["spec"]["replicas"] if one else 0 for one in live_sets]
+    while len(counts) > 1 and not counts[-1] and not _has_pods(live_sets[len(counts) - 1]):
+        counts.pop()
+    return Brokers(tuple(counts))
+
+
+def _has_pods(live: Mapping[str, Any] | None) -> bool:
+    return live is not None and bool(live.get("status", {}).get("replicas"))
+
+
+def check_sets(allowed: Brokers, current: Brokers | None) -> None:
+    """Raise InvalidSpec where two sets would have brokers with the same ids."""
+    first = max(allowed.counts[0], current.counts[0] if current else 0)
+    if allowed.share_nodes and first > SET_SIZE:
+        raise InvalidSpec(
+            "TooManyBrokers",
+            f"with spec.brokers.perNode, brokers {SET_SIZE} and above are on nodes of others, but "
+            f"{first} brokers have, or would have, nodes of their own: scale down to {SET_SIZE} "
+            "brokers with perNode 1 first",
+        )
+
+
+def next_brokers(allowed: Brokers, live_sets: LiveSets, view: ClusterView) -> Brokers:
+    """Return the allowed brokers without those that others leave no room for yet."""
+    if live_sets[0] is None or _leave_room(live_sets, view):
+        return allowed
+    started = [bool(one and one["spec"]["replicas"]) for one in live_sets]
+    counts = [
+        count if not number or (number < len(started) and started[number]) else 0
+        for number, count in enumerate(allowed.counts)
+    ]
+    return Brokers(tuple(counts))
+
+
+def _leave_room(live_sets: LiveSets, view: ClusterView) -> bool:
+    """Return whether all pods are of a template that lets brokers of other sets onto their node."""
+    first = live_sets[0]
+    assert first is not None
+    if SET_LABEL not in first["spec"]["template"]["metadata"].get("labels", {}):
+        return False
+    revisions = [revision(first), *map(revision, live_sets[1:])]
+    return all(
+        one.revision is not None and one.revision == revisions[one.of_set]
+        for one in view.own
+        if one.pod is not None and one.of_set < len(revisions)
+    )
+
+
+def revision(live: Mapping[str, Any] | None) -> str | None:
+    """Return the revision of a StatefulSet's template; None until its status is about that one."""
+    if live is None:
+        return None
+    found = live.get("status", {})
+    if found.get("observedGeneration", 0) < live["metadata"]["generation"]:
+        return None
+    text: str | None = found.get("updateRevision")
+    return text
+
+
+def later_revisions(live_sets: LiveSets, brokers: Brokers) -> tuple[str | None, ...]:
+    """Return the revisions of the sets after the first; of one without brokers, an empty text."""
+    return tuple(
+        revision(live_sets[number] if number < len(live_sets) else None) if count else ""
+        for number, count in enumerate(brokers.counts)
+        if number
+    )
