@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt lint type compiled unit quick quickstart e2e test bench clocks chaos simulate docs up down cluster images kubeconfig release lock
+.PHONY: help setup fmt lint type compiled unit quick quickstart e2e test bench benches clocks chaos simulate docs up down cluster images kubeconfig release lock
 
 PY := .venv/bin/python
 PACKAGES := broker_image/src operator/src operator/spark_job/src
@@ -70,7 +70,10 @@ test: .venv/.ready ## everything: lint, types, unit and end-to-end tests, from n
 	  $(MAKE) --no-print-directory down || status=$$?; \
 	  exit $$status
 
-bench: .venv/.ready ## measurements, beside Apache Kafka where there is a peer
+bench: .venv/.ready ## beside Apache Kafka 2.8.2 and 4.1.0: tests/bench/RESULTS.md (QUICK=1: in minutes)
+	@$(PY) -m tests.bench.report $(if $(QUICK),--quick) $(ARGS)
+
+benches: .venv/.ready ## every other measurement, beside Apache Kafka where there is a peer
 	@$(PY) -m tests.cluster tools
 	@.venv/bin/pytest -q -s tests/bench/bench_log.py
 	@for each in codec requests produce_fetch groups partitions replication secured security_roll handshakes controller operator exporter jobs console; do $(PY) -m tests.bench.bench_$$each || exit 1; done

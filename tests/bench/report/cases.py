@@ -1,0 +1,421 @@
+"""The cases of the report: each measures one system once, and says what it found."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka.admin import AdminClient
+
+from tests.bench.bench_operator import peak_bytes
+from tests.bench.bench_partitions import processor_s
+from tests.bench.report import bare, latency
+from tests.bench.report.floors import PARTITIONS, SENT_BYTES, Floor
+from tests.bench.report.results import LIMIT, Results, What
+from tests.bench.report.systems import Running
+from tests.bench.side_by_side import wait_for
+from tests.support import clients
+from tests.support.broker import Broker
+from tests.support.kafka_peer import Tools
+
+MEGA: Final = 1_000_000
+GIGA: Final = 1_000_000_000
+MEBI: Final = 1024 * 1024
+KAFKA_TOOLS_PRODUCER: Final = "org.apache.kafka.tools.ProducerPerformance"
+CONSUMER: Final = "kafka.tools.ConsumerPerformance"
+_RATE: Final = re.compile(r"([\d.]+) records/sec")
+
+
+class WarmTools(Tools):
+    """Kafka's tools in a JVM with the optimizing compiler, which goes on between runs."""
+
+    java = ("java", "-server")
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """How much one run moves."""
+
+    megabytes: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class Bench:
+    """What the cases share: systems, clients, and the results."""
+
+    folder: Path
+    systems: dict[str, Running]
+    tools: Sequence[Tools]
+    volume: Volume
+    results: Results
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def new_name(self) -> str:
+        """Return the name of a topic that no system has."""
+        return f"bench-{next(self._numbers)}"
+
+    def java(self, work: Callable[[Tools], float]) -> float:
+        """Run a tool in each JVM at once; return the sum of the speeds."""
+        with ThreadPoolExecutor(len(self.tools)) as pool:
+            return sum(pool.map(work, self.tools))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One measurement; `measure` notes what it found of a system. With `quick` it is in short runs.
+
+    `limit` measures what the machine, or the client, reaches at most.
+    """
+
+    title: str
+    measure: Callable[[Bench, str], None]
+    quick: bool = True
+    limit: Callable[[Bench], None] | None = None
+
+
+def brokers_of(running: Running) -> list[Broker]:
+    """Return the brokers of a system."""
+    return list(running.brokers.values())
+
+
+@contextlib.contextmanager
+def processor_time(
+    bench: Bench, name: str, what: What, amount: Callable[[], float]
+) -> Iterator[None]:
+    """Note the processor time of a system's brokers meanwhile, per unit of the amount."""
+    brokers = brokers_of(bench.systems[name])
+    before = sum(processor_s(one.pid) for one in brokers)
+    yield
+    spent = sum(processor_s(one.pid) for one in brokers) - before
+    bench.results.note(what, name, spent / amount())
+
+
+@contextlib.contextmanager
+def topic(
+    bench: Bench, name: str, partitions: int, config: dict[str, str] | None = None
+) -> Iterator[str]:
+    """A new topic of a system with a replica on each broker, deleted at the end."""
+    running = bench.systems[name]
+    made = bench.new_name()
+    clients.create_topic(running.bootstrap, made, partitions, len(running.brokers), config)
+    yield made
+    admin = AdminClient(clients.settings(running.bootstrap))
+    admin.delete_topics([made])[made].result(60)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a Java producer writes."""
+
+    size: int
+    acks: str = "1"
+    partitions: int = PARTITIONS
+    codec: str = "none"
+
+    def count(self, volume: Volume) -> int:
+        """Return how many records; small ones are fewer bytes, as clients need most of the time."""
+        share = 4 if self.size <= 100 else 1
+        return max(1, volume.megabytes * MEGA // share // self.size)
+
+
+def write(tools: Tools, bootstrap: str, name: str, shape: Shape, count: int) -> float:
+    """Write records with ProducerPerformance; return megabytes per second."""
+    said = tools.run(
+        *(KAFKA_TOOLS_PRODUCER, "--topic", name, "--num-records", str(count)),
+        *("--record-size", str(shape.size), "--throughput", "-1", "--producer-props"),
+        *(f"bootstrap.servers={bootstrap}", f"acks={shape.acks}", "linger.ms=5"),
+        *("batch.size=65536", f"compression.type={shape.codec}"),
+    )
+    return float(_RATE.findall(said)[-1]) * shape.size / MEGA
+
+
+def read(tools: Tools, bootstrap: str, name: str, size: int, count: int) -> float:
+    """Read records with ConsumerPerformance; return megabytes per second since the first fetch."""
+    said = tools.run(
+        *(CONSUMER, "--bootstrap-server", bootstrap, "--topic", name, "--messages", str(count)),
+        *("--timeout", "60000", "--group", f"group-of-{name}"),
+    )
+    columns = said.splitlines()[-1].split(", ")
+    assert int(columns[4]) >= count, said
+    return count * size / (float(columns[7]) / 1000) / MEGA
+
+
+def produce(title: str, shape: Shape, goal: float | None, share: float | None, quick: bool) -> Case:
+    """A Java producer."""
+    acks = (
+        "Produce, one broker, acks=1" if shape.acks == "1" else "Produce, three brokers, acks=all"
+    )
+    speed = What(acks, title, "MB/s", goal, share=share)
+    spent = What(f"{acks}: brokers' processor time", title, "s/GB", less=True)
+
+    def measure(bench: Bench, name: str) -> None:
+        count = shape.count(bench.volume)
+        with (
+            topic(bench, name, shape.partitions) as made,
+            processor_time(bench, name, spent, lambda: count * shape.size / GIGA),
+        ):
+            bootstrap = bench.systems[name].bootstrap
+            reached = write(bench.tools[0], bootstrap, made, shape, count)
+            bench.results.note(speed, name, reached)
+
+    def limit(bench: Bench) -> None:
+        with Floor("hollow", str(shape.size)) as floor:
+            count = shape.count(bench.volume)
+            reached = write(bench.tools[0], floor.bootstrap, bench.new_name(), shape, count)
+            bench.results.note(speed, LIMIT, reached)
+
+    return Case(f"produce {title}", measure, quick, limit if share is not None else None)
+
+
+def many_producers(shape: Shape) -> Case:
+    """Java producers in JVMs of their own, at once."""
+    speed = What("Produce, one broker, acks=1", "1 kB, eight producers", "MB/s")
+
+    def measure(bench: Bench, name: str) -> None:
+        count = shape.count(bench.volume) // len(bench.tools)
+        with topic(bench, name, shape.partitions) as made:
+            bootstrap = bench.systems[name].bootstrap
+            reached = bench.java(lambda tools: write(tools, bootstrap, made, shape, count))
+            bench.results.note(speed, name, reached)
+
+    return Case("eight producers", measure, quick=False)
+
+
+def consume(
+    title: str,
+    size: int,
+    goal: float | None,
+    *,
+    cold: bool = False,
+    closed: bool = False,
+    quick: bool = True,
+) -> Case:
+    """A Java consumer of what one producer wrote."""
+    speed = What("Consume", title, "MB/s", goal, share=None if cold or closed else 0.9)
+    spent = What("Consume: broker's processor time", title, "s/GB", less=True)
+    shape = Shape(size)
+    # Segments that are closed after a mebibyte hold all but the last records.
+    config = {"segment.bytes": str(MEBI)} if closed else None
+
+    def measure(bench: Bench, name: str) -> None:
+        running, tools = bench.systems[name], bench.tools[0]
+        count = shape.count(bench.volume)
+        with topic(bench, name, PARTITIONS, config) as made:
+            write(tools, running.bootstrap, made, shape, count)
+            if cold:
+                forget(running, made)
+            with processor_time(bench, name, spent, lambda: count * size / GIGA):
+                bench.results.note(speed, name, read(tools, running.bootstrap, made, size, count))
+
+    def limit(bench: Bench) -> None:
+        with Floor("hollow", str(size)) as floor:
+            count = shape.count(bench.volume)
+            reached = read(bench.tools[0], floor.bootstrap, bench.new_name(), size, count)
+            bench.results.note(speed, LIMIT, reached)
+
+    return Case(f"consume {title}", measure, quick, None if speed.share is None else limit)
+
+
+def forget(running: Running, name: str) -> None:
+    """Drop a topic's files from the page cache."""
+    for broker in brokers_of(running):
+        for folder in broker.partition_folders(name):
+            for path in folder.glob("*.log"):
+                fd = os.open(path, os.O_RDONLY)
+                try:
+                    os.fsync(fd)
+                    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(fd)
+
+
+def bare_produce() -> Case:
+    """Six batches of 64 KiB a request, by a bare socket."""
+    speed = What("Bare sockets", "Produce of six 64 KiB batches", "MB/s", share=0.7)
+    spent = What(
+        "Bare sockets: broker's processor time",
+        "Produce of six 64 KiB batches",
+        "s/GB",
+        0.15,
+        less=True,
+    )
+
+    def measure(bench: Bench, name: str) -> None:
+        [broker] = brokers_of(bench.systems[name])
+        moved: list[float] = []
+        with topic(bench, name, PARTITIONS) as made:
+            frame = bare.six_batches(made)
+            bare.check(broker.connect, frame)
+            with processor_time(bench, name, spent, lambda: moved[0]):
+                rate, count = bare.rate(broker.connect, frame, bench.volume.seconds)
+                moved.append(count * len(frame) / GIGA)
+            bench.results.note(speed, name, rate * len(frame) / MEGA)
+
+    def limit(bench: Bench) -> None:
+        path = bench.folder / "floor"
+        frame = bare.six_batches("floor")
+        with Floor("write", str(path)) as floor:
+            before = processor_s(floor.pid)
+            rate, count = bare.rate(floor.connect, frame, bench.volume.seconds)
+            bench.results.note(speed, LIMIT, rate * len(frame) / MEGA)
+            each = (processor_s(floor.pid) - before) / (count * len(frame) / GIGA)
+            bench.results.note(spent, LIMIT, each)
+        path.unlink()
+
+    return Case("bare produce", measure, limit=limit)
+
+
+def bare_fetch() -> Case:
+    """One mebibyte an answer, by a bare socket."""
+    speed = What("Bare sockets", "Fetch of 1 MiB", "MB/s")
+    spent = What("Bare sockets: broker's processor time", "Fetch of 1 MiB", "s/GB", 0.25, less=True)
+
+    def measure(bench: Bench, name: str) -> None:
+        [broker] = brokers_of(bench.systems[name])
+        moved: list[float] = []
+        with topic(bench, name, 1) as made:
+            written = bare.produce_frame(made, 1, bare.batch(64 * 1024))
+            for _ in range(2 * SENT_BYTES // (64 * 1024)):
+                bare.check(broker.connect, written)
+            frame = bare.fetch_frame(made)
+            with processor_time(bench, name, spent, lambda: moved[0]):
+                rate, count = bare.rate(broker.connect, frame, bench.volume.seconds, 1)
+                moved.append(count * SENT_BYTES / GIGA)
+            bench.results.note(speed, name, rate * SENT_BYTES / MEGA)
+
+    def limit(bench: Bench) -> None:
+        path = bench.folder / "floor"
+        path.write_bytes(os.urandom(SENT_BYTES))
+        with Floor("send", str(path)) as floor:
+            before = processor_s(floor.pid)
+            rate, count = bare.rate(
+                floor.connect, bare.fetch_frame("floor"), bench.volume.seconds, 1
+            )
+            bench.results.note(speed, LIMIT, rate * SENT_BYTES / MEGA)
+            each = (processor_s(floor.pid) - before) / (count * SENT_BYTES / GIGA)
+            bench.results.note(spent, LIMIT, each)
+        path.unlink()
+
+    return Case("bare fetch", measure, limit=limit)
+
+
+def small_requests() -> Case:
+    """One record of 100 bytes a request, by a bare socket."""
+    speed = What("Bare sockets", "Produce of one record of 100 B", "requests/s", 1.5)
+    spent = What(
+        "Bare sockets: broker's processor time",
+        "Produce of one record of 100 B",
+        "us each",
+        0.35,
+        less=True,
+    )
+
+    def measure(bench: Bench, name: str) -> None:
+        [broker] = brokers_of(bench.systems[name])
+        moved: list[float] = []
+        with topic(bench, name, 1) as made:
+            frame = bare.produce_frame(made, 1, bare.batch(100))
+            bare.check(broker.connect, frame)
+            bare.rate(broker.connect, frame, bench.volume.seconds / 2)
+            with processor_time(bench, name, spent, lambda: moved[0]):
+                rate, count = bare.rate(broker.connect, frame, bench.volume.seconds)
+                moved.append(count / 1e6)
+            bench.results.note(speed, name, rate)
+
+    return Case("small requests", measure)
+
+
+def end_to_end(megabytes_per_second: int, quick: bool) -> Case:
+    """From the producer's call to the consumer's, at a rate."""
+    goal = 0.3 if megabytes_per_second >= 10 else None
+    section = "End to end, records of 10 kB by librdkafka, acks=all, one broker"
+
+    def measure(bench: Bench, name: str) -> None:
+        with topic(bench, name, 1) as made:
+            found = latency.measure(
+                bench.systems[name].bootstrap, made, megabytes_per_second, 2 * bench.volume.seconds
+            )
+        for percentile, value in zip(latency.PERCENTILES, found, strict=True):
+            wanted = goal if percentile > 90 else None
+            what = What(
+                section, f"{megabytes_per_second} MB/s, p{percentile:g}", "ms", wanted, less=True
+            )
+            bench.results.note(what, name, value)
+
+    return Case(f"latency at {megabytes_per_second} MB/s", measure, quick)
+
+
+def start_up() -> Case:
+    """A clean stop, and the time from the start to the first answer that names the broker."""
+    what = What("One broker", "start-up to the first answer", "s", 0.33, less=True)
+    memory = What("One broker", "most memory so far", "MiB", less=True)
+
+    def measure(bench: Bench, name: str) -> None:
+        [broker] = brokers_of(bench.systems[name])
+        bench.results.note(memory, name, peak_bytes(broker.pid) / MEBI)
+        broker.terminate()
+        began = time.perf_counter()
+        broker.spawn()
+        client = AdminClient(
+            {"bootstrap.servers": broker.address, "log_level": 0, "reconnect.backoff.max.ms": 50}
+        )
+
+        def answers() -> bool:
+            with contextlib.suppress(Exception):
+                return broker.broker_id in client.list_topics(timeout=5).brokers
+            return False
+
+        bench.results.note(what, name, wait_for(answers, f"{name} answers") - began)
+        broker.wait_until_up()
+
+    return Case("start-up", measure)
+
+
+def of_one_broker() -> list[Case]:
+    """Return the cases with one broker; the last one restarts it."""
+    return [
+        produce("100 B", Shape(100), 1.6, 0.9, quick=True),
+        produce("1 kB", Shape(1000), 2.0, 0.9, quick=True),
+        produce("10 kB", Shape(10_000), 2.0, 0.9, quick=True),
+        produce("1 kB, lz4", Shape(1000, codec="lz4"), None, None, quick=False),
+        produce("1 kB, zstd", Shape(1000, codec="zstd"), None, None, quick=False),
+        produce("1 kB, one partition", Shape(1000, partitions=1), None, None, quick=False),
+        produce("1 kB, 200 partitions", Shape(1000, partitions=200), None, None, quick=False),
+        many_producers(Shape(1000)),
+        consume("1 kB", 1000, 1.3),
+        consume("100 B", 100, 1.3, quick=False),
+        consume("1 kB, not in the page cache", 1000, None, cold=True, quick=False),
+        consume("1 kB, closed segments", 1000, None, closed=True, quick=False),
+        bare_produce(),
+        bare_fetch(),
+        small_requests(),
+        end_to_end(1, quick=False),
+        end_to_end(10, quick=True),
+        end_to_end(50, quick=False),
+        start_up(),
+    ]
+
+
+def of_three_brokers() -> list[Case]:
+    """Return the cases with three brokers."""
+    return [
+        produce("100 B", Shape(100, "all"), 2.5, None, quick=False),
+        produce("1 kB", Shape(1000, "all"), 2.5, None, quick=True),
+        produce("10 kB", Shape(10_000, "all"), 2.5, None, quick=False),
+    ]
+
+
+def order(systems: Sequence[str], number: int) -> list[str]:
+    """Return the systems in another order each round."""
+    turn = number % len(systems)
+    turned = [*systems[turn:], *systems[:turn]]
+    return turned if number % 2 == 0 else turned[::-1]

@@ -1,0 +1,119 @@
+"""What was measured, as tables of Markdown. Pure: no clock, no process.
+
+A ratio is that of two medians. Beside it stands the range of the single rounds' ratios, and that of
+this broker to itself: a ratio that is no farther from 1 than the latter says nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.bench.ratios import Ratio, ratio
+from tests.bench.report.systems import AGAIN, OURS, PEERS
+
+LIMIT: Final = "limit"
+
+
+@dataclass(frozen=True, slots=True)
+class What:
+    """One line of a table: what was measured, its unit, and what the ratio to Kafka should be.
+
+    `goal` is the least ratio, or the greatest where `less` is better; None where there is none.
+    `share` is the least share of the limit that does instead.
+    """
+
+    section: str
+    name: str
+    unit: str
+    goal: float | None = None
+    less: bool = False
+    share: float | None = None
+
+
+@dataclass(slots=True)
+class Results:
+    """Values by what was measured and by system, in the order of the rounds."""
+
+    found: dict[What, dict[str, list[float]]] = field(default_factory=dict)
+
+    def note(self, what: What, system: str, value: float) -> None:
+        """Keep a value."""
+        self.found.setdefault(what, {}).setdefault(system, []).append(value)
+
+    def sections(self) -> Iterator[str]:
+        """Yield the lines of a table for each section."""
+        for section in dict.fromkeys(one.section for one in self.found):
+            chosen = {what: by for what, by in self.found.items() if what.section == section}
+            yield f"### {section}"
+            yield ""
+            yield from _table(chosen)
+            yield ""
+
+    def missed(self) -> list[str]:
+        """Return what misses its goal, one line each."""
+        return [
+            f"{what.section}, {what.name}"
+            for what, by in self.found.items()
+            if verdict(what, by) == "missed"
+        ]
+
+
+def verdict(what: What, by_system: Mapping[str, Sequence[float]]) -> str:
+    """Return whether the goal is met beside every Kafka: "met", "missed", or "" without a goal.
+
+    A share of the limit that is large enough meets it as well: there the client is the bound.
+    """
+    if what.goal is None and what.share is None:
+        return ""
+    if what.share is not None and LIMIT in by_system:
+        reached = statistics.median(by_system[OURS]) / statistics.median(by_system[LIMIT])
+        if reached >= what.share:
+            return "met"
+    if what.goal is None:
+        return "missed"
+    each = [against(by_system, one) for one in PEERS if one in by_system]
+    if not each:
+        return ""
+    met = all(one.value <= what.goal if what.less else one.value >= what.goal for one in each)
+    return "met" if met else "missed"
+
+
+def against(by_system: Mapping[str, Sequence[float]], other: str) -> Ratio:
+    """Return the ratio of this broker to another system in the rounds that both have."""
+    rounds = min(len(by_system[OURS]), len(by_system[other]))
+    return ratio(list(by_system[OURS][:rounds]), list(by_system[other][:rounds]))
+
+
+def _table(chosen: Mapping[What, Mapping[str, Sequence[float]]]) -> Iterator[str]:
+    columns = [one for one in (OURS, *PEERS, LIMIT) if any(one in by for by in chosen.values())]
+    ratios = [one for one in (*PEERS, AGAIN) if any(one in by for by in chosen.values())]
+    heads = ["", *columns, *(f"ratio to {one.removeprefix('odradek ')}" for one in ratios)]
+    if LIMIT in columns:
+        heads.append("share of limit")
+    heads.append("goal")
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + "---|" * len(heads)
+    for what, by in chosen.items():
+        cells = [f"{what.name}, {what.unit}"]
+        cells += [_figure(statistics.median(by[one])) if one in by else "" for one in columns]
+        cells += [str(against(by, one)) if one in by else "" for one in ratios]
+        if LIMIT in columns:
+            cells.append(f"{against(by, LIMIT).value:.2f}" if LIMIT in by else "")
+        cells.append(_goal(what, by))
+        yield f"| {' | '.join(cells)} |"
+
+
+def _goal(what: What, by: Mapping[str, Sequence[float]]) -> str:
+    asked = []
+    if what.goal is not None:
+        asked.append(f"{'at most' if what.less else 'at least'} {what.goal:g}")
+    if what.share is not None:
+        asked.append(f"{what.share:g} of the limit")
+    return f"{' or '.join(asked)}: **{verdict(what, by)}**" if asked else ""
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,184 @@
+"""The systems of the report: this broker twice, Apache Kafka 2.8.2 with ZooKeeper, and 4.1.0 with
+KRaft, each with fresh directories.
+
+Kafka runs with the threads that it has by default and with 1 GiB of heap and G1, as its own scripts
+start it. All have the same settings of replication.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import subprocess
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tests.bench.side_by_side import KafkaAtItsBest
+from tests.support import kafka_peer
+from tests.support.broker import (
+    Broker,
+    Cluster,
+    FreshBroker,
+    start_together,
+    wait_until,
+)
+from tests.support.clients import QUIET
+from tests.support.ports import free_port
+
+OURS: Final = "odradek"
+AGAIN: Final = "odradek again"
+KAFKA: Final = "kafka 2.8.2"
+NEWEST: Final = "kafka 4.1.0"
+SYSTEMS: Final = (OURS, AGAIN, KAFKA, NEWEST)
+PEERS: Final = (KAFKA, NEWEST)
+
+SETTINGS: Final = MappingProxyType(
+    {
+        "default.replication.factor": "1",
+        "offsets.topic.num.partitions": "3",
+        "auto.create.topics.enable": "false",
+        "auto.leader.rebalance.enable": "false",
+        # Whatever the machine does meanwhile, nobody loses a session.
+        "zookeeper.session.timeout.ms": "30000",
+        "broker.session.timeout.ms": "30000",
+    }
+)
+NEWEST_RELEASE: Final = kafka_peer.Release(
+    "4.1.0",
+    "pom-4.xml",
+    ("kafka_2.13-4.1.0", "kafka-server-4.1.0", "kafka-clients-4.1.0", "slf4j-simple"),
+)
+
+
+class Running(Protocol):
+    """Brokers that run: what a case needs of a system."""
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers, for clients."""
+
+    @property
+    def brokers(self) -> Mapping[int, Broker]:
+        """The brokers by id."""
+
+
+class KRaftBroker(FreshBroker):
+    """A broker and controller of Apache Kafka 4.1.0 in one process."""
+
+    kind = "kraft"
+
+    def __init__(
+        self,
+        directory: Path,
+        broker_id: int,
+        cluster_id: str,
+        controllers: Mapping[int, int],
+        settings: Mapping[str, str],
+    ) -> None:
+        voters = ",".join(f"{one}@127.0.0.1:{port}" for one, port in controllers.items())
+        own = f"CONTROLLER://127.0.0.1:{controllers[broker_id]}"
+        super().__init__(directory, broker_id, "unused:2181", settings)
+        kept = [
+            line
+            for line in self._properties.read_text().splitlines()
+            if not line.startswith(("zookeeper.", "broker.id=", "listeners="))
+        ]
+        kept += [
+            "process.roles=broker,controller",
+            f"node.id={broker_id}",
+            f"listeners=PLAINTEXT://{self.address},{own}",
+            "controller.listener.names=CONTROLLER",
+            f"controller.quorum.voters={voters}",
+        ]
+        self._properties.write_text("\n".join(kept) + "\n")
+        self._cluster_id = cluster_id
+
+    def format(self) -> None:
+        """Make the log directory one of this cluster, as Kafka wants it before the first start."""
+        subprocess.run(
+            [
+                *("java", "-cp", kafka_peer.classpath(NEWEST_RELEASE), "kafka.tools.StorageTool"),
+                *("format", "-t", self._cluster_id, "-c", str(self._properties)),
+            ],
+            check=True,
+            capture_output=True,
+        )
+
+    def wait_until_up(self) -> None:
+        """Wait until it answers as a broker of the cluster."""
+        client = AdminClient({"bootstrap.servers": self.address, **QUIET})
+
+        def answers() -> bool:
+            assert self.running, self.log_text()[-3000:]
+            with contextlib.suppress(KafkaException):
+                return self.broker_id in client.list_topics(timeout=5).brokers
+            return False
+
+        wait_until(answers, f"{self.kind} {self.broker_id} answers")
+
+    def _command(self) -> list[str]:
+        heap = ("-server", "-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+        return ["java", *heap, quiet, "-cp", kafka_peer.classpath(NEWEST_RELEASE), "kafka.Kafka"]
+
+
+class KRaftCluster:
+    """Brokers 1 to N of Apache Kafka 4.1.0; a context manager that starts and ends them."""
+
+    def __init__(self, directory: Path, brokers: int, settings: Mapping[str, str]) -> None:
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        controllers = {one: free_port() for one in range(1, brokers + 1)}
+        self._brokers = {
+            one: KRaftBroker(directory, one, cluster_id, controllers, settings)
+            for one in controllers
+        }
+
+    @property
+    def brokers(self) -> Mapping[int, Broker]:
+        """The brokers by id."""
+        return self._brokers
+
+    @functools.cached_property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers, for clients."""
+        return ",".join(one.address for one in self._brokers.values())
+
+    def __enter__(self) -> KRaftCluster:
+        try:
+            for one in self._brokers.values():
+                one.format()
+            start_together(self._brokers.values())
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._brokers.values():
+            one.kill()
+
+
+@contextlib.contextmanager
+def running(folder: Path, brokers: int) -> Iterator[dict[str, Running]]:
+    """All systems by name, each with so many brokers, until the context ends."""
+    settings = {**SETTINGS, "min.insync.replicas": str(min(brokers, 2))}
+    settings["offsets.topic.replication.factor"] = str(brokers)
+    with contextlib.ExitStack() as stack:
+        found: dict[str, Running] = {}
+        for name in SYSTEMS:
+            directory = folder / name.replace(" ", "-")
+            directory.mkdir()
+            if name == NEWEST:
+                found[name] = stack.enter_context(KRaftCluster(directory, brokers, settings))
+                continue
+            kind = KafkaAtItsBest if name == KAFKA else FreshBroker
+            made = Cluster(directory, brokers, settings, kind=kind, own_zookeeper=True)
+            found[name] = stack.enter_context(made)
+        yield found

@@ -1,0 +1,59 @@
+"""What the report says of figures: ratios, goals, and which of them are missed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench.report.results import LIMIT, Results, What, verdict
+from tests.bench.report.systems import AGAIN, KAFKA, NEWEST, OURS
+
+FAST = What("Produce", "1 kB", "MB/s", 2.0, share=0.9)
+SMALL = What("Memory", "loaded", "MiB", 0.5, less=True)
+
+
+def figures(
+    mine: float, kafka: float, newest: float, limit: float | None = None
+) -> dict[str, list[float]]:
+    found = {OURS: [mine], AGAIN: [mine], KAFKA: [kafka], NEWEST: [newest]}
+    return found if limit is None else {**found, LIMIT: [limit]}
+
+
+@pytest.mark.parametrize(
+    ("what", "by_system", "expected"),
+    [
+        (FAST, figures(200, 100, 90), "met"),
+        # Every Kafka counts.
+        (FAST, figures(200, 100, 101), "missed"),
+        # The client is the bound.
+        (FAST, figures(200, 150, 150, limit=222), "met"),
+        (FAST, figures(200, 150, 150, limit=223), "missed"),
+        (SMALL, figures(50, 100, 100), "met"),
+        (SMALL, figures(51, 100, 100), "missed"),
+        (What("a", "share alone", "MB/s", share=0.7), figures(70, 1, 1, limit=100), "met"),
+        (What("a", "share alone", "MB/s", share=0.7), figures(69, 1, 1, limit=100), "missed"),
+        (What("a", "no goal", "MB/s"), figures(1, 2, 3), ""),
+    ],
+)
+def test_verdict(what: What, by_system: dict[str, list[float]], expected: str) -> None:
+    assert verdict(what, by_system) == expected
+
+
+def test_tables_have_medians_ratios_and_their_ranges() -> None:
+    results = Results()
+    for mine, theirs in ((100.0, 50.0), (120.0, 40.0), (110.0, 44.0)):
+        results.note(FAST, OURS, mine)
+        results.note(FAST, AGAIN, mine)
+        results.note(FAST, KAFKA, theirs)
+        results.note(FAST, LIMIT, 200.0)
+    text = "\n".join(results.sections())
+    assert "### Produce" in text
+    assert "| 1 kB, MB/s | 110 | 44 | 200 | 2.50 (2.00-3.00) | 1.00 (1.00-1.00) | 0.55 |" in text
+    assert "at least 2 or 0.9 of the limit: **met**" in text
+    assert results.missed() == []
+
+
+def test_missed_goals_are_listed() -> None:
+    results = Results()
+    for system, values in figures(1, 1, 1).items():
+        results.note(SMALL, system, values[0])
+    assert results.missed() == ["Memory, loaded"]
