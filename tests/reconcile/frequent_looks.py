@@ -13,8 +13,8 @@ LONGEST_SECONDS = 2.0
 _requeue = ClusterQueue._requeue
 
 
-def _requeue_soon(queue: ClusterQueue, key: ResourceKey, result: float | Exception) -> None:
-    _requeue(queue, key, result if isinstance(result, Exception) else min(result, LONGEST_SECONDS))
+def _requeue_soon(self: ClusterQueue, key: ResourceKey, result: float | Exception) -> None:
+    _requeue(self, key, result if isinstance(result, Exception) else min(result, LONGEST_SECONDS))
 
 
 workqueue.LONGEST_RETRY_SECONDS = LONGEST_SECONDS  # type: ignore[misc]
