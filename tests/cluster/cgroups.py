@@ -15,6 +15,8 @@ from tests.cluster.shell import ClusterError
 
 ROOT_NAME = "odradek"
 V2_ROOT = Path("/sys/fs/cgroup")
+# As many as ten processes have.
+_SHARES = 10 * 1024
 
 
 def hierarchies() -> list[Path]:
@@ -33,6 +35,7 @@ def create(group: str) -> list[Path]:
             path = path / name
             path.mkdir(exist_ok=True)
             _inherit_cpuset(path)
+        _give_shares(root / ROOT_NAME)
         entries.append(path / "cgroup.procs")
     return entries
 
@@ -57,6 +60,16 @@ def _inherit_cpuset(path: Path) -> None:
         own = path / name
         if own.exists() and not own.read_text().strip():
             own.write_text((path.parent / name).read_text())
+
+
+def _give_shares(path: Path) -> None:
+    """On v1, let the tree have as much of the processors as several processes outside of it.
+
+    Otherwise the whole cluster has as much as one of them, and starves beside a busy test run.
+    """
+    shares = path / "cpu.shares"
+    if shares.exists():
+        shares.write_text(str(_SHARES))
 
 
 def _groups(under: str) -> Iterator[Path]:
