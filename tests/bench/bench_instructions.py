@@ -24,6 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from odradek.log.records import records
+from odradek.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from odradek.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -96,8 +101,17 @@ def frames() -> dict[str, bytes]:
         f"Produce, {PARTITIONS} batches of 64 KiB": produced("written", large, PARTITIONS),
         "Fetch, 1 MiB near the end of the log": framed(fetch("short"), 11),
         "Fetch, 1 MiB far from its end": framed(fetch("written"), 11),
+        "ListOffsets, the end of one partition": framed(list_offsets("short"), 6),
         "fill short": produced("short", large, 1),
     }
+
+
+def list_offsets(topic: str) -> ListOffsetsRequest:
+    """Return what Spark's consumers ask after each poll."""
+    latest = ListOffsetsPartition(partition_index=0, current_leader_epoch=0, timestamp=-1)
+    return ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[latest])]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,8 +266,13 @@ _OF_BROKERS = frozenset(
         ApiKey.CONTROLLED_SHUTDOWN,
     }
 )
-# Their answers have about as many elements as the requests.
-_DATA_PATH = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+# The version from which on an answer has about as many elements as its request.
+_AS_LARGE_AS_REQUEST: Mapping[int, int] = {
+    ApiKey.PRODUCE: 0,
+    ApiKey.FETCH: 0,
+    ApiKey.LIST_OFFSETS: offsets.FIRST_WITH_ONE_OFFSET,
+}
+_NEVER = 0x7FFF
 ADVERTISED = tuple(
     ApiVersion(api_key=key, min_version=served.lowest, max_version=served.highest)
     for key, served in SERVED.items()
@@ -353,7 +358,7 @@ class Dispatcher:
             if isinstance(answer, bytes):
                 start = headers.encode_response_header(served.api, version, correlation_id)
                 return [start + answer]
-            if header.api_key in _DATA_PATH and not is_large:
+            if not is_large and version >= _AS_LARGE_AS_REQUEST.get(header.api_key, _NEVER):
                 return headers.encode_response(served.api, version, correlation_id, answer)
             # Small requests may have large answers.
             try:

@@ -35,6 +35,7 @@ from odradek.values import INTERNAL_TOPICS, TopicPartition
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
+FIRST_WITH_ONE_OFFSET = 1
 FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
 HIGH_WATERMARK = -1
 UNKNOWN = -1
@@ -48,12 +49,13 @@ async def list_offsets(
     As in Kafka, a partition that is named twice is refused, in version 0 answered twice.
     """
     counts: Counter[TopicPartition] = Counter()
-    for number, few in enumerate(
-        slices.cut_members(request.topics, lambda topic: topic.partitions, slices.KEYS_AT_ONCE)
-    ):
-        if number:
-            await slices.pause()
-        counts.update(TopicPartition(topic.name, part.partition_index) for topic, part in few)
+    if len(request.topics) > 1 or any(len(topic.partitions) > 1 for topic in request.topics):
+        for number, few in enumerate(
+            slices.cut_members(request.topics, lambda topic: topic.partitions, slices.KEYS_AT_ONCE)
+        ):
+            if number:
+                await slices.pause()
+            counts.update(TopicPartition(topic.name, part.partition_index) for topic, part in few)
     answer = ListOffsetsResponse(topics=[])
     steps = 0
     for topic in request.topics:
@@ -64,7 +66,7 @@ async def list_offsets(
             await slices.pause()
         for part in topic.partitions:
             index = part.partition_index
-            if context.version > 0 and counts[TopicPartition(topic.name, index)] > 1:
+            if counts and context.version > 0 and counts[TopicPartition(topic.name, index)] > 1:
                 found.append(
                     ListOffsetsPartitionResponse(
                         partition_index=index, error_code=ErrorCode.INVALID_REQUEST
