@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +201,41 @@ def test_small_files_are_merged_after_so_many_batches(
     assert {"OPTIMIZE", "VACUUM END"} <= set(history(spark, place))
     assert len(spark.read.format("delta").load(place).inputFiles()) == 2
     assert read(spark, place) == [0, 1, 2]
+
+
+@pytest.mark.full(
+    "tests/spark/test_iceberg.py::test_files_and_snapshots_stay_few_and_the_last_batch_known"
+)
+def test_files_of_a_table_go_when_its_retention_is_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """How long a new table keeps them, `sparkConf` of its job says (docs/jobs.md)."""
+    table = tmp_path / "table"
+    sink = config.DeltaSink(str(table), optimize_every=4)
+    kept = {
+        "logRetentionDuration": "interval 2 days",
+        "deletedFileRetentionDuration": "interval 0 days",
+    }
+    for name, value in kept.items():
+        spark.conf.set(f"spark.databricks.delta.properties.defaults.{name}", value)
+    try:
+        write = sinks.open_sink(sink, sink_context("append", epoch=5))
+        for batch in range(8):
+            write(rows(spark, batch), batch)
+    finally:
+        for name in kept:
+            spark.conf.unset(f"spark.databricks.delta.properties.defaults.{name}")
+    former = {path.name for path in (table / "_delta_log").glob("0*.json")}
+    three_days_ago = time.time() - 3 * 86400
+    for path in (table / "_delta_log").iterdir():
+        os.utime(path, (three_days_ago, three_days_ago))
+    write = sinks.open_sink(sink, sink_context("append", epoch=9))
+    for batch in range(8, 20):
+        write(rows(spark, batch), batch)
+    left = {path.name for path in (table / "_delta_log").glob("0*.json")}
+    assert len(former & left) < len(former) / 2
+    assert len(list(table.glob("*.parquet"))) < 20
+    assert read(spark, str(table)) == list(range(20))
 
 
 @pytest.mark.parametrize(
