@@ -156,6 +156,23 @@ def test_login_of_somebody_else_is_left_alone(kubectl: Kubectl, api: apiserver.A
     assert kubectl.get("secret", "zookeeper")["metadata"]["annotations"]["helm.sh/resource-policy"]
 
 
+def test_login_outlives_its_release_as_the_data_of_zookeeper_does(
+    kubectl: Kubectl, api: apiserver.ApiServer
+) -> None:
+    namespace = "again"
+    api.call.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    where = [f"--kubeconfig={api.kubeconfig}", f"--namespace={namespace}"]
+    values = [f"--values={EXAMPLES}/helm/one-namespace.yaml", f"--set=watchNamespace={namespace}"]
+    own = dataclasses.replace(kubectl, namespace=namespace)
+    install = ("install", "again", str(helm.CHART), "--no-hooks", "--skip-crds", *where, *values)
+    helm.run(*install)
+    login = own.get("secret", "zookeeper")["data"]
+    helm.run("uninstall", "again", "--no-hooks", *where)
+    helm.run(*install)
+    assert own.get("secret", "zookeeper")["data"] == login
+    helm.run("uninstall", "again", "--no-hooks", *where)
+
+
 def test_cluster_that_the_notes_propose_is_accepted(
     kubectl: Kubectl, api: apiserver.ApiServer
 ) -> None:
