@@ -18,6 +18,8 @@ from tests.support.sampling import some_of
 
 WAYS = some_of(["--bootstrap-server", "--zookeeper"], ["--zookeeper"])
 CODECS = ("none", "gzip", "snappy", "lz4")
+# The frame of lz4 is the one that old clients write in another way.
+OLD_CODECS = some_of(CODECS, ("none", "lz4"))
 # By default brokers have a second to tell who leads.
 PATIENT_SHELL = ("kafka.tools.GetOffsetShell", "--max-wait-ms", "60000")
 
@@ -77,7 +79,7 @@ def written(cluster: Cluster, old: Tools) -> list[str]:
     """Lines of the topic `old-lines`, of each codec by 0.10.2 and of each by a new client."""
     create_topic(cluster.bootstrap, "old-lines", 1, 2)
     lines: list[str] = []
-    for codec in CODECS:
+    for codec in OLD_CODECS:
         some = [f"{codec}-{number}:value {number} " + "x" * 50 for number in range(20)]
         old.run(
             *(*PATIENT_PRODUCER, "--broker-list", cluster.bootstrap),
