@@ -63,7 +63,8 @@ class Traffic:
                 **self._settings,
                 "acks": "all",
                 "enable.idempotence": True,
-                "linger.ms": 5,
+                # With a request per record the clients would compute more than the brokers.
+                "linger.ms": 25,
                 "log_level": 0,
                 "error_cb": lambda error: self._note("producer", error),
             }
@@ -93,6 +94,9 @@ class Traffic:
                 **self._settings,
                 "group.id": f"readers-of-{self.topic}",
                 "auto.offset.reset": "earliest",
+                # So many milliseconds, however much there is: it would ask again for each record.
+                "fetch.min.bytes": 1_000_000,
+                "fetch.wait.max.ms": 100,
                 # What a consumer that reads nothing more waits for is in these lines only.
                 "debug": "topic,cgrp,fetch",
                 "logger": logger,
