@@ -15,8 +15,8 @@ CORES := tests/assignment tests/config tests/controller/test_core.py tests/contr
   tests/reconcile/test_driver_planning.py tests/reconcile/test_topic_planning.py \
   tests/reconcile/test_placement.py tests/reconcile/test_status.py tests/spark/test_config.py \
   tests/spark/test_offsets.py tests/spark/test_turns.py
-# Most tests wait most of the time, so there may be more workers than processors.
-WORKERS ?= 4
+# Most tests wait most of the time, so there are more workers than processors.
+WORKERS ?= 6
 # Where the images of a release will be pushed. This one takes nothing: there is no registry of the project yet.
 REGISTRY ?= registry.example.com/odradek
 # Few tests that fail run once more, alone; what passes then is named as flaky.

@@ -29,21 +29,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FULL_TIMEOUT_S = 7200
+# Of Python's three generations: 700, 10 and 10 by default.
+GARBAGE = (20_000, 20, 50)
 # Workers take whole files in this order: one that comes last would be waited for.
 LONGEST_FIRST = (
     # Drivers and shells come before the session that takes their JVM and keeps it.
     "tests/spark/test_driver",
     "tests/spark/test_secured_driver",
     "tests/spark/sql/",
-    # Waits most of the time, while others compute.
+    # They wait most of the time, while others compute.
+    "tests/broker/test_secure_cluster.py",
+    "tests/reconcile/test_zookeeper_login.py",
     "tests/reconcile/test_outages.py",
+    "tests/local/",
+    "tests/reconcile/test_exposed_flow.py",
+    # They need no Spark, and the worker with Spark has most to do.
+    "tests/spark/test_topic_guard.py",
+    "tests/spark/test_membership.py",
     "tests/spark/test_",
     "tests/reconcile/test_job_account.py",
-    "tests/local/",
     "tests/reconcile/test_watch_gaps.py",
     "tests/chaos/test_sample.py",
     "tests/fuzz/test_cluster_survives.py",
     "tests/broker/test_group_crashes.py",
+    "tests/broker/test_restart.py",
     "tests/reconcile/test_moves_with_brokers.py",
     "tests/peers/test_old_consumers.py",
     "tests/reconcile/test_kills.py",
@@ -65,7 +74,12 @@ LONGEST_FIRST = (
     "tests/chaos/",
     "tests/peers/",
     "tests/fuzz/",
+    "tests/console/",
     "tests/chart/",
+    "tests/zk/test_secure_sessions.py",
+    "tests/security/test_acl_watcher.py",
+    "tests/exporter/",
+    "tests/collector/",
     "tests/tools/",
     "tests/log/",
 )
@@ -83,13 +97,18 @@ TOGETHER = (
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Let no collection of garbage look through modules and tests, of which none goes away."""
+    """Let no collection of garbage look through modules and tests, of which none goes away.
+
+    Nor through what tests make more often than after so many new objects: pytest keeps reports, and
+    a tenth of what this process computes would be looking through them.
+    """
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(*GARBAGE)
 
 
 @pytest.hookimpl(trylast=True)
