@@ -18,7 +18,7 @@ from odradek_operator.cluster.rollout import BrokerPod, ClusterView
 from odradek_operator.reassignment import placement
 from odradek_operator.reassignment.placement import PlanError, Seen
 from odradek_operator.shared import observe, spec
-from odradek_operator.shared.broker_sets import Brokers, broker_id_of
+from odradek_operator.shared.broker_sets import BrokerSets, broker_id_of
 from odradek_operator.shared.listener_spec import ListenerSpec
 from odradek_operator.shared.views import Partitions
 from tests.reconcile.test_objects import META, cluster
@@ -26,13 +26,13 @@ from tests.reconcile.test_reconciler import resource
 from tests.support.memory import MemoryZooKeeper
 
 NEW, OLD = "new", "old"
-SIX = Brokers((3, 3))
+SIX = BrokerSets((3, 3))
 IN_SYNC = Partitions(0, 0, frozenset(SIX))
 # Where brokers run: 0 and 100 on n0, and so on.
 NODES = {one: f"n{one % 100}" for one in SIX}
 
 
-def objects(wanted: spec.ClusterSpec, brokers: Brokers, *live: Any) -> dict[str, dict[str, Any]]:
+def objects(wanted: spec.ClusterSpec, brokers: BrokerSets, *live: Any) -> dict[str, dict[str, Any]]:
     made = cluster_objects.desired_objects(
         META, wanted, "b:1", "Always", (), {}, live or (None,), brokers, Budget(1)
     )
@@ -63,7 +63,7 @@ def view(*pods: BrokerPod, partitions: Partitions = IN_SYNC, controller: int = 0
 def test_brokers_are_spread_over_sets_and_keep_id_and_pod_when_there_are_more(
     per_node: int, replicas: int
 ) -> None:
-    brokers = Brokers.spread(replicas, per_node)
+    brokers = BrokerSets.spread(replicas, per_node)
     assert len(list(brokers)) == len(set(brokers)) == len(brokers) == replicas
     assert max(brokers.counts) == -(-replicas // per_node)
     assert all(one in brokers for one in brokers)
@@ -74,14 +74,14 @@ def test_brokers_are_spread_over_sets_and_keep_id_and_pod_when_there_are_more(
     }
     assert broker_id_of("a", pods[0]) is None
     # What stays has the same pod, and so the same volume.
-    more = Brokers.spread(replicas + per_node, per_node)
+    more = BrokerSets.spread(replicas + per_node, per_node)
     assert all(more.pod("a-broker", one) == name for one, name in pods.items() if one in more)
     assert set(brokers) <= set(more)
 
 
 def test_one_broker_per_node_is_as_ever() -> None:
     wanted = cluster(replicas=150)
-    assert wanted.brokers == Brokers((150,))
+    assert wanted.brokers == BrokerSets((150,))
     assert (wanted.brokers.pod("main", 149), 149 in wanted.brokers) == ("main-broker-149", True)
     assert objects(wanted, wanted.brokers) == objects(
         cluster(replicas=150, perNode=1), wanted.brokers
@@ -110,7 +110,7 @@ def test_each_set_has_ports_of_its_own_and_only_its_own_pods_keep_apart() -> Non
         labels = one["template"]["metadata"]["labels"].items()
         assert {**one["selector"]["matchLabels"], **own}.items() <= labels
     # The selector of a set cannot change.
-    former = objects(cluster(replicas=5), Brokers((5,)))["StatefulSet main-broker"]["spec"]
+    former = objects(cluster(replicas=5), BrokerSets((5,)))["StatefulSet main-broker"]["spec"]
     assert first["selector"] == former["selector"]
     text = made["ConfigMap main-broker-b"]["data"]["server.properties"]
     assert "listeners=PLAINTEXT://:9093\n" in text
@@ -189,27 +189,30 @@ def test_brokers_beside_others_come_once_these_leave_room() -> None:
 def test_a_set_is_there_until_its_last_pod_is_gone() -> None:
     first = live(3, shares=True)
     assert broker_steps.present([None]) is None
-    assert broker_steps.present([first, None]) == Brokers((3,))
-    assert broker_steps.present([first, live(0, shares=True, pods=1)]) == Brokers((3, 0))
-    assert broker_steps.present([first, live(0, shares=True)]) == Brokers((3,))
-    assert broker_steps.present([first, live(2, shares=True)]) == Brokers((3, 2))
+    assert broker_steps.present([first, None]) == BrokerSets((3,))
+    assert broker_steps.present([first, live(0, shares=True, pods=1)]) == BrokerSets((3, 0))
+    assert broker_steps.present([first, live(0, shares=True)]) == BrokerSets((3,))
+    assert broker_steps.present([first, live(2, shares=True)]) == BrokerSets((3, 2))
 
 
 def test_brokers_that_hold_replicas_stay_in_each_set() -> None:
-    def safe(wanted: Brokers, *holders: int) -> tuple[int, ...]:
+    def safe(wanted: BrokerSets, *holders: int) -> tuple[int, ...]:
         return rollout.safe_brokers(wanted, SIX, Partitions(0, 0, frozenset(holders))).counts
 
-    assert safe(Brokers((3,)), 0, 101) == (3, 2)
-    assert safe(Brokers((3,)), 0, 2) == (3, 0)
-    assert safe(Brokers((6,)), 102) == (6, 3)
-    assert safe(Brokers((2, 2)), 2, 100) == (3, 2)
-    assert safe(Brokers((2, 2, 2)), 2, 100) == (3, 2, 2)
-    assert rollout.safe_brokers(Brokers((3,)), SIX, None) == SIX
+    assert safe(BrokerSets((3,)), 0, 101) == (3, 2)
+    assert safe(BrokerSets((3,)), 0, 2) == (3, 0)
+    assert safe(BrokerSets((6,)), 102) == (6, 3)
+    assert safe(BrokerSets((2, 2)), 2, 100) == (3, 2)
+    assert safe(BrokerSets((2, 2, 2)), 2, 100) == (3, 2, 2)
+    assert rollout.safe_brokers(BrokerSets((3,)), SIX, None) == SIX
 
 
 def test_ids_of_two_sets_never_meet() -> None:
-    broker_steps.check_sets(Brokers((150,)), Brokers((150,)))
-    for allowed, current in ((Brokers((75, 75)), Brokers((150,))), (Brokers((150, 3)), SIX)):
+    broker_steps.check_sets(BrokerSets((150,)), BrokerSets((150,)))
+    for allowed, current in (
+        (BrokerSets((75, 75)), BrokerSets((150,))),
+        (BrokerSets((150, 3)), SIX),
+    ):
         with pytest.raises(spec.InvalidSpec, match="scale down to 100 brokers") as refused:
             broker_steps.check_sets(allowed, current)
         assert refused.value.reason == "TooManyBrokers"
@@ -227,7 +230,7 @@ def test_what_is_blocked_or_still_to_come_is_told() -> None:
     )
     assert rollout.proposal(fewer, SIX) == {"mode": "RemoveBrokers", "brokers": [100, 101, 102]}
     more = cluster(replicas=6, perNode=2)
-    ready, *_ = rollout.judge(more, view(*pods[:3]), Brokers((3, 0)))
+    ready, *_ = rollout.judge(more, view(*pods[:3]), BrokerSets((3, 0)))
     assert (ready.status, ready.reason) == (False, "BrokersRolling")
     assert ready.message.startswith("3 of 3 brokers registered; brokers [100, 101, 102] come once")
 

@@ -12,7 +12,7 @@ from odradek_operator.cluster import rollout
 from odradek_operator.cluster.objects import Budget
 from odradek_operator.cluster.rollout import BrokerPod, ClusterView
 from odradek_operator.shared import observe, spec
-from odradek_operator.shared.broker_sets import Brokers
+from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.views import Partitions
 from tests.reconcile.test_reconciler import resource
 from tests.support.memory import MemoryZooKeeper
@@ -58,7 +58,7 @@ def test_a_rollout_that_waits_for_replicas_says_so() -> None:
     for under in (0, 1):
         partitions = Partitions(under, 0, frozenset())
         pods = view(*map(broker, range(3)), partitions=partitions)
-        _, reconciling, *_ = rollout.judge(spec.parse_cluster(body), pods, Brokers((3,)))
+        _, reconciling, *_ = rollout.judge(spec.parse_cluster(body), pods, BrokerSets((3,)))
         assert (reconciling.type, reconciling.reason) == ("Reconciling", "BrokersRolling")
         told[under] = "in sync" in reconciling.message
     assert told == {0: False, 1: True}
@@ -89,16 +89,16 @@ def test_kafka_brokers_in_the_same_znodes_are_shown_and_hold_nothing_up() -> Non
     ]
     meta, wanted = spec.parse_meta(body), spec.parse_cluster(body)
     addresses = {0: "h:9092", 1: "h:9093", 1001: "kafka:9092"}
-    mixed = view(*rollout.view_brokers(meta, pods, addresses, Brokers((2,))), controller=1001)
+    mixed = view(*rollout.view_brokers(meta, pods, addresses, BrokerSets((2,))), controller=1001)
     chosen = rollout.next_to_roll(mixed)
     assert chosen is not None
     assert chosen.broker_id == 1
-    fields = rollout.status_fields(meta, wanted, mixed, Brokers((2,)))
+    fields = rollout.status_fields(meta, wanted, mixed, BrokerSets((2,)))
     assert fields["replicas"] == 2
     assert [one["id"] for one in fields["brokers"]] == [0, 1, 1001]
     # Nor do they stand in for those that are missing.
-    starting = view(*rollout.view_brokers(meta, pods, {1000: "a:1", 1001: "b:1"}, Brokers((2,))))
-    assert rollout.judge(wanted, starting, Brokers((2,)))[0].message.startswith(
+    starting = view(*rollout.view_brokers(meta, pods, {1000: "a:1", 1001: "b:1"}, BrokerSets((2,))))
+    assert rollout.judge(wanted, starting, BrokerSets((2,)))[0].message.startswith(
         "0 of 2 brokers registered"
     )
 
@@ -109,7 +109,7 @@ def test_what_blocks_fewer_brokers_is_told_in_the_order_in_which_it_is_undone() 
     body["spec"]["brokers"] = {"replicas": 2, "config": config}
     wanted = spec.parse_cluster(body)
     full = view(*map(broker, range(3)), partitions=replace(HEALTHY, widest=(3, "views")))
-    ready = rollout.judge(wanted, full, Brokers((3,)))[0]
+    ready = rollout.judge(wanted, full, BrokerSets((3,)))[0]
     assert (ready.status, ready.reason) == (False, "ScaleDownBlocked")
     assert ready.message == (
         "brokers [2] hold replicas; "
@@ -145,7 +145,7 @@ def test_users_learn_that_few_brokers_cannot_keep_the_offsets_of_groups() -> Non
     few = view(broker(0, NEW))
 
     def warning(wanted: spec.ClusterSpec) -> tuple[bool | None, str]:
-        *_, found = rollout.judge(wanted, few, Brokers((1,)))
+        *_, found = rollout.judge(wanted, few, BrokerSets((1,)))
         assert found.type == "ConfigWarning"
         return found.status, found.reason
 
@@ -154,7 +154,7 @@ def test_users_learn_that_few_brokers_cannot_keep_the_offsets_of_groups() -> Non
     assert warning(cluster_of(3)) == (False, "NoWarnings")
     lowered = cluster_of(1, offsets_topic_replication_factor="1")
     assert warning(lowered) == (False, "NoWarnings")
-    *_, both = rollout.judge(cluster_of(1, unheard_of="1"), few, Brokers((1,)))
+    *_, both = rollout.judge(cluster_of(1, unheard_of="1"), few, BrokerSets((1,)))
     assert both.reason == "UnknownKeys"
     assert "unheard.of" in both.message
     assert spec.OFFSETS_FACTOR in both.message
@@ -195,12 +195,12 @@ def test_a_topic_that_cannot_be_read_is_named_and_no_broker_goes() -> None:
     assert (seen.under_replicated, set(seen.holders)) == (1, {0})
     body = resource("KafkaCluster", "c", zookeeper={"connect": "zk:2181"}, brokers={"replicas": 1})
     ready, _, stalled, *_ = rollout.judge(
-        spec.parse_cluster(body), view(broker(0, NEW), partitions=seen), Brokers((1,))
+        spec.parse_cluster(body), view(broker(0, NEW), partitions=seen), BrokerSets((1,))
     )
     assert (ready.reason, stalled.status) == ("ZnodeUnreadable", True)
     assert "/brokers/topics/torn" in ready.message
     assert rollout.budget(seen, None) == Budget(0)
-    assert rollout.safe_brokers(Brokers((1,)), Brokers((3,)), seen) == Brokers((3,))
+    assert rollout.safe_brokers(BrokerSets((1,)), BrokerSets((3,)), seen) == BrokerSets((3,))
 
 
 def test_a_broker_stays_until_it_has_deleted_what_it_holds() -> None:
@@ -213,7 +213,7 @@ def test_a_broker_stays_until_it_has_deleted_what_it_holds() -> None:
     )
     seen = observe.partitions(zookeeper)
     assert (seen.under_replicated, seen.offline, set(seen.holders)) == (1, 0, {0, 2})
-    assert rollout.safe_brokers(Brokers((1,)), Brokers((3,)), seen) == Brokers((3,))
+    assert rollout.safe_brokers(BrokerSets((1,)), BrokerSets((3,)), seen) == BrokerSets((3,))
     assert observe.topic_names(zookeeper) == ["stays"]
 
 
@@ -224,8 +224,8 @@ def test_brokers_that_hold_replicas_are_never_scaled_away(
     wanted: int, current: int | None, holders: frozenset[int] | None
 ) -> None:
     known = None if holders is None else Partitions(0, 0, holders)
-    present = None if current is None else Brokers((current,))
-    (allowed,) = rollout.safe_brokers(Brokers((wanted,)), present, known).counts
+    present = None if current is None else BrokerSets((current,))
+    (allowed,) = rollout.safe_brokers(BrokerSets((wanted,)), present, known).counts
     assert allowed >= wanted
     if current is not None and wanted < current:
         assert allowed <= current

@@ -25,7 +25,7 @@ from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.own_secrets import NotPreparedError
 from odradek_operator.cluster.secured import PreparedListeners
 from odradek_operator.shared import expose_spec, listener_spec, spec, status
-from odradek_operator.shared.broker_sets import Brokers
+from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.objects import digest
 from odradek_operator.shared.status import Condition
@@ -265,7 +265,7 @@ def test_annotations_have_the_broker_and_fields_that_go_show_in_the_hash() -> No
         bootstrap_node_port=31000,
         source_ranges=("10.0.0.0/8",),
     )
-    bootstrap, first, second = exposed_services.desired(META, one, Brokers((2,)))
+    bootstrap, first, second = exposed_services.desired(META, one, BrokerSets((2,)))
     annotations = second["metadata"]["annotations"]
     assert annotations["external-dns.alpha.kubernetes.io/hostname"] == "b1.example"
     assert "plain" not in bootstrap["metadata"]["annotations"]
@@ -274,7 +274,7 @@ def test_annotations_have_the_broker_and_fields_that_go_show_in_the_hash() -> No
     assert first["spec"]["selector"] == {
         "statefulset.kubernetes.io/pod-name": f"{META.name}-broker-0"
     }
-    fewer = exposed_services.desired(META, replace(one, source_ranges=()), Brokers((2,)))[1]
+    fewer = exposed_services.desired(META, replace(one, source_ranges=()), BrokerSets((2,)))[1]
     hashes = [each["metadata"]["annotations"][exposed_services.HASH] for each in (first, fewer)]
     assert hashes[0] != hashes[1]
 
@@ -344,7 +344,7 @@ def test_nodes_that_may_not_be_listed_are_told_unless_nobody_needs_them() -> Non
         wanted, meta = spec.parse_cluster(body), spec.parse_meta(body)
         kube = MemoryKube(body, pod, forbidden=frozenset({"Node"}))
         plan = listener_plan.wanted_plan(wanted)
-        found = expose.reconcile(context(kube), body, meta, wanted, plan, Brokers((1,)))
+        found = expose.reconcile(context(kube), body, meta, wanted, plan, BrokerSets((1,)))
         assert kube.names("Service") == ["c-external-bootstrap", "c-external-0"]
         pending[len(found.reachable.pending)] = found.reachable.pending[-1]
     assert "may not list nodes" in pending[2]
@@ -357,7 +357,7 @@ def test_what_brokers_use_among_themselves_is_never_exposed() -> None:
     kube = MemoryKube(body)
     switched = replace(listener_plan.wanted_plan(wanted), former="external")
     for plan, served in ((switched, []), (switched.settled(), ["external"])):
-        found = expose.observe(context(kube), meta, wanted, plan, Brokers((1,)))
+        found = expose.observe(context(kube), meta, wanted, plan, BrokerSets((1,)))
         assert [one.listener for one in found.served] == served
         assert [one.listener for one in found.exposed] == ["external"]
     assert kube.names("Service") == []
@@ -370,9 +370,9 @@ def test_a_running_broker_keeps_the_template_that_it_comes_back_with() -> None:
     found = Exposed((BALANCED,), (BALANCED,), Reachable(pending=("Service x has none",)))
     running = {BrokerId(0): registration(INTERNAL=Endpoint("a", 9093))}
     with pytest.raises(NotPreparedError, match="brokers 0 are not restarted") as held:
-        expose.complete(found, PreparedListeners(setup), running, Brokers((1,)))
+        expose.complete(found, PreparedListeners(setup), running, BrokerSets((1,)))
     assert (held.value.reason, held.value.waits) == ("AddressPending", True)
     # One that does not run yet waits by itself.
-    _, given = expose.complete(found, PreparedListeners(setup), {}, Brokers((1,)))
+    _, given = expose.complete(found, PreparedListeners(setup), {}, BrokerSets((1,)))
     assert given is not None
     assert (given.setup.exposed, given.setup.exposed_lines) == (frozenset({"external"}), "")

@@ -14,7 +14,7 @@ from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from odradek_operator.shared import spec, status, status_update
-from odradek_operator.shared.broker_sets import Brokers
+from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.spec import FINALIZER
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
 from odradek_operator.shared.zookeeper import ZooKeeper
@@ -39,7 +39,7 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 CLUSTER = ClusterState(
     Owner.PRESENT,
     brokers={BrokerId(one): None for one in range(3)},
-    wanted=Brokers((3,)),
+    wanted=BrokerSets((3,)),
     settled_seconds=60,
 )
 
@@ -193,7 +193,7 @@ def test_topic_has_one_replica_per_node_and_no_more() -> None:
     shared = replace(
         CLUSTER,
         brokers={BrokerId(one): None for one in nodes},
-        wanted=Brokers((2, 2)),
+        wanted=BrokerSets((2, 2)),
         nodes=nodes,
     )
     (step,) = plan(body(partitions=8, replicationFactor=2), TopicView(), shared, CREATING).steps

@@ -12,7 +12,7 @@ from typing import Any
 
 from odradek_operator.cluster.objects import SET_LABEL, SETS
 from odradek_operator.cluster.rollout import ClusterView
-from odradek_operator.shared.broker_sets import SET_SIZE, Brokers
+from odradek_operator.shared.broker_sets import SET_SIZE, BrokerSets
 from odradek_operator.shared.spec import InvalidSpec
 
 # StatefulSets as they are, by number.
@@ -25,21 +25,21 @@ def sets_so_far(first: Mapping[str, Any] | None) -> int:
     return int(text) if text in {str(number) for number in range(2, 11)} else 1
 
 
-def present(live_sets: LiveSets) -> Brokers | None:
+def present(live_sets: LiveSets) -> BrokerSets | None:
     """Return the brokers that the StatefulSets have; None where there is no first one."""
     if live_sets[0] is None:
         return None
     counts = [one["spec"]["replicas"] if one else 0 for one in live_sets]
     while len(counts) > 1 and not counts[-1] and not _has_pods(live_sets[len(counts) - 1]):
         counts.pop()
-    return Brokers(tuple(counts))
+    return BrokerSets(tuple(counts))
 
 
 def _has_pods(live: Mapping[str, Any] | None) -> bool:
     return live is not None and bool(live.get("status", {}).get("replicas"))
 
 
-def check_sets(allowed: Brokers, current: Brokers | None) -> None:
+def check_sets(allowed: BrokerSets, current: BrokerSets | None) -> None:
     """Raise InvalidSpec where two sets would have brokers with the same ids."""
     first = max(allowed.counts[0], current.counts[0] if current else 0)
     if allowed.share_nodes and first > SET_SIZE:
@@ -51,7 +51,7 @@ def check_sets(allowed: Brokers, current: Brokers | None) -> None:
         )
 
 
-def next_brokers(allowed: Brokers, live_sets: LiveSets, view: ClusterView) -> Brokers:
+def next_brokers(allowed: BrokerSets, live_sets: LiveSets, view: ClusterView) -> BrokerSets:
     """Return the allowed brokers without those that others leave no room for yet."""
     if live_sets[0] is None or _leave_room(live_sets, view):
         return allowed
@@ -60,7 +60,7 @@ def next_brokers(allowed: Brokers, live_sets: LiveSets, view: ClusterView) -> Br
         count if not number or (number < len(started) and started[number]) else 0
         for number, count in enumerate(allowed.counts)
     ]
-    return Brokers(tuple(counts))
+    return BrokerSets(tuple(counts))
 
 
 def _leave_room(live_sets: LiveSets, view: ClusterView) -> bool:
@@ -88,7 +88,7 @@ def revision(live: Mapping[str, Any] | None) -> str | None:
     return text
 
 
-def later_revisions(live_sets: LiveSets, brokers: Brokers) -> tuple[str | None, ...]:
+def later_revisions(live_sets: LiveSets, brokers: BrokerSets) -> tuple[str | None, ...]:
     """Return the revisions of the sets after the first; of one without brokers, an empty text."""
     return tuple(
         revision(live_sets[number] if number < len(live_sets) else None) if count else ""

@@ -23,7 +23,7 @@ from odradek_operator.cluster.rollout import BrokerPod, ClusterView
 from odradek_operator.cluster.secured import OutsideHosts, PreparedListeners
 from odradek_operator.shared import apply, kube, status
 from odradek_operator.shared.apply import ReconcileContext
-from odradek_operator.shared.broker_sets import Brokers, broker_id_of
+from odradek_operator.shared.broker_sets import BrokerSets, broker_id_of
 from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import Object
@@ -73,7 +73,7 @@ def reconcile(
     meta: ResourceMeta,
     wanted: ClusterSpec,
     plan: ListenerPlan,
-    brokers: Brokers,
+    brokers: BrokerSets,
 ) -> Exposed:
     """Make the Services of the brokers, delete others, and return what is exposed.
 
@@ -107,7 +107,7 @@ def observe(
     meta: ResourceMeta,
     wanted: ClusterSpec,
     plan: ListenerPlan,
-    brokers: Brokers,
+    brokers: BrokerSets,
 ) -> Exposed:
     """Return what is exposed, without a change."""
     return _look(context, meta, wanted, plan, brokers, _own(context, meta))
@@ -161,7 +161,7 @@ def _look(
     meta: ResourceMeta,
     wanted: ClusterSpec,
     plan: ListenerPlan,
-    brokers: Brokers,
+    brokers: BrokerSets,
     services: Mapping[str, Mapping[str, Any]],
 ) -> Exposed:
     if not wanted.exposed:
@@ -206,7 +206,7 @@ def _nodes(context: ReconcileContext) -> dict[str, dict[str, Any]] | None:
 
 
 def complete(
-    found: Exposed, prepared: PreparedListeners | None, registered: Registered, brokers: Brokers
+    found: Exposed, prepared: PreparedListeners | None, registered: Registered, brokers: BrokerSets
 ) -> tuple[Exposed, PreparedListeners | None]:
     """Return both with the lines of brokers.
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.shared import expose_spec
-from odradek_operator.shared.broker_sets import Brokers
+from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.expose_spec import LOAD_BALANCER, ExposeSpec
 from odradek_operator.shared.objects import CLUSTER_LABEL, Object, digest, metadata
 from odradek_operator.shared.spec import ResourceMeta
@@ -36,7 +36,7 @@ def selector_text(cluster: str) -> str:
     return f"{CLUSTER_LABEL}={cluster},{LISTENER_LABEL}"
 
 
-def desired(meta: ResourceMeta, one: ExposeSpec, brokers: Brokers) -> list[Object]:
+def desired(meta: ResourceMeta, one: ExposeSpec, brokers: BrokerSets) -> list[Object]:
     """Return the Services of a listener: that for bootstrap, and those of the brokers."""
     name = bootstrap_service(meta.name, one.listener)
     selector = cluster_objects.selector(meta)

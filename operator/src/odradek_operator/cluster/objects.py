@@ -19,7 +19,7 @@ from odradek_operator.cluster import (
 )
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
-from odradek_operator.shared.broker_sets import SET_SIZE, Brokers, set_name
+from odradek_operator.shared.broker_sets import SET_SIZE, BrokerSets, set_name
 from odradek_operator.shared.objects import (
     CLUSTER_LABEL,
     MANAGED_BY,
@@ -173,7 +173,7 @@ def desired_objects(
     pull_secrets: Sequence[str],
     racks: Mapping[str, str],
     live_sets: Sequence[Mapping[str, Any] | None],
-    brokers: Brokers,
+    brokers: BrokerSets,
     budget: Budget,
     setup: ListenerSetup | None = None,
     zookeeper: ZooKeeperSetup | None = None,

@@ -44,7 +44,7 @@ from odradek_operator.shared import (
     zookeeper_login,
 )
 from odradek_operator.shared.apply import ReconcileContext
-from odradek_operator.shared.broker_sets import Brokers
+from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
@@ -245,7 +245,7 @@ def _listener_step(
     wanted: ClusterSpec,
     znodes: _Znodes,
     live_sets: LiveSets,
-    allowed: Brokers,
+    allowed: BrokerSets,
 ) -> ListenerStep:
     """Return the listeners that pods get now, on the way to those of the spec."""
     target = listener_plan.wanted_plan(wanted)
@@ -373,7 +373,7 @@ def _apply_objects(
     meta: ResourceMeta,
     wanted: ClusterSpec,
     live_sets: LiveSets,
-    allowed: Brokers,
+    allowed: BrokerSets,
     budget: Budget,
     setup: ListenerSetup | None,
     zookeeper: ZooKeeperSetup | None,
@@ -423,7 +423,7 @@ def _racks(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec) -
 
 
 def _grow_claims(
-    context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec, brokers: Brokers
+    context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec, brokers: BrokerSets
 ) -> tuple[Condition, ...]:
     for broker_id in brokers:
         claim = f"data-{brokers.pod(meta.name, broker_id)}"
@@ -439,7 +439,7 @@ def _view(
     meta: ResourceMeta,
     znodes: _Znodes,
     live_sets: LiveSets,
-    allowed: Brokers,
+    allowed: BrokerSets,
 ) -> ClusterView:
     pods = context.kube.select("v1", "Pod", meta.namespace, cluster_objects.selector_text(meta))
     brokers = rollout.view_brokers(meta, pods, znodes.addresses, allowed)

@@ -19,7 +19,7 @@ from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.listener_plan import ListenerPlan, ListenerStep
 from odradek_operator.cluster.objects import Budget
 from odradek_operator.shared import status
-from odradek_operator.shared.broker_sets import SET_SIZE, Brokers, broker_id_of
+from odradek_operator.shared.broker_sets import SET_SIZE, BrokerSets, broker_id_of
 from odradek_operator.shared.pods import is_ready, pending_reason
 from odradek_operator.shared.spec import (
     DEFAULT_OFFSETS_FACTOR,
@@ -153,8 +153,8 @@ def _of_node_that_is_down(view: ClusterView) -> tuple[BrokerPod, ...]:
 
 
 def safe_brokers(
-    wanted: Brokers, current: Brokers | None, partitions: Partitions | None
-) -> Brokers:
+    wanted: BrokerSets, current: BrokerSets | None, partitions: Partitions | None
+) -> BrokerSets:
     """Return the allowed brokers: fewer only if the removed ones hold no replicas.
 
     Sets that are to have none stay as long as they have any.
@@ -167,7 +167,7 @@ def safe_brokers(
             zip_longest(wanted.counts, current.counts, fillvalue=0)
         )
     ]
-    return Brokers(tuple(counts))
+    return BrokerSets(tuple(counts))
 
 
 def _safe_count(first: int, wanted: int, current: int, partitions: Partitions | None) -> int:
@@ -225,12 +225,12 @@ def judge_listeners(
     )
 
 
-def judge(spec: ClusterSpec, view: ClusterView, allowed: Brokers) -> tuple[Condition, ...]:
+def judge(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple[Condition, ...]:
     """Return the conditions of a cluster; `allowed` are the brokers that it has at present."""
     return _verdict(spec, view, allowed) + _warnings(spec)
 
 
-def _verdict(spec: ClusterSpec, view: ClusterView, allowed: Brokers) -> tuple[Condition, ...]:
+def _verdict(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple[Condition, ...]:
     if view.partitions is None:
         return status.progressing(
             "ZooKeeperUnreachable", view.away or f"ZooKeeper {spec.zookeeper} does not answer"
@@ -289,7 +289,7 @@ def _why_blocked(spec: ClusterSpec, partitions: Partitions, going: list[int]) ->
     return f"brokers {going} hold replicas; {'; '.join(steps)}"
 
 
-def _going(spec: ClusterSpec, allowed: Brokers) -> list[int]:
+def _going(spec: ClusterSpec, allowed: BrokerSets) -> list[int]:
     """Return the brokers that the spec has no more, and that hold replicas."""
     return sorted(set(allowed) - set(spec.brokers))
 
@@ -311,14 +311,14 @@ def _warnings(spec: ClusterSpec) -> tuple[Condition, ...]:
     return (Condition("ConfigWarning", False, "NoWarnings"),)
 
 
-def proposal(spec: ClusterSpec, allowed: Brokers) -> dict[str, Any] | None:
+def proposal(spec: ClusterSpec, allowed: BrokerSets) -> dict[str, Any] | None:
     """Return the spec of the Reassignment that a scale-down needs first."""
     going = _going(spec, allowed)
     return {"mode": "RemoveBrokers", "brokers": going} if going else None
 
 
 def status_fields(
-    meta: ResourceMeta, spec: ClusterSpec, view: ClusterView, allowed: Brokers
+    meta: ResourceMeta, spec: ClusterSpec, view: ClusterView, allowed: BrokerSets
 ) -> dict[str, Any]:
     """Return the part of the status that is not conditions."""
     known = view.partitions is not None
@@ -349,7 +349,7 @@ def view_brokers(
     meta: ResourceMeta,
     pods: Sequence[Mapping[str, Any]],
     addresses: Mapping[int, str],
-    brokers: Brokers,
+    brokers: BrokerSets,
 ) -> tuple[BrokerPod, ...]:
     """Join pods and registrations (broker id to host:port) by broker id, over all wanted ids.
 

@@ -30,13 +30,13 @@ def broker_id_of(cluster: str, pod: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Brokers(Collection[int]):
+class BrokerSets(Collection[int]):
     """The brokers of a cluster, as how many there are in each set; a collection of their ids."""
 
     counts: tuple[int, ...]
 
     @classmethod
-    def spread(cls, replicas: int, per_node: int) -> Brokers:
+    def spread(cls, replicas: int, per_node: int) -> BrokerSets:
         """Return so many brokers in `per_node` sets, of which the first ones have more."""
         share, more = divmod(replicas, per_node)
         return cls(tuple(share + (number < more) for number in range(per_node)))
@@ -68,4 +68,4 @@ class Brokers(Collection[int]):
         return f"{set_name(cluster, self.set_of(broker_id))}-{broker_id}"
 
 
-NO_BROKERS: Final = Brokers((0,))
+NO_BROKERS: Final = BrokerSets((0,))

@@ -20,7 +20,7 @@ from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.values import TopicPartition
 from odradek.zk.consumers import TopicPattern
 from odradek_operator.shared import console_spec, expose_spec, job_spec, listener_spec
-from odradek_operator.shared.broker_sets import Brokers
+from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.console_spec import ConsoleSpec
 from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.job_spec import JobSpec
@@ -163,9 +163,9 @@ class ClusterSpec:
     per_node: int = 1
 
     @property
-    def brokers(self) -> Brokers:
+    def brokers(self) -> BrokerSets:
         """The brokers as wanted."""
-        return Brokers.spread(self.replicas, self.per_node)
+        return BrokerSets.spread(self.replicas, self.per_node)
 
     @property
     def fewest_nodes(self) -> int:
@@ -353,7 +353,7 @@ def parse_cluster(body: Body) -> ClusterSpec:
         )
     exposed = expose_spec.parse(spec)
     per_node = brokers.get("perNode", 1)
-    ids = Brokers.spread(brokers["replicas"], per_node)
+    ids = BrokerSets.spread(brokers["replicas"], per_node)
     if impossible := expose_spec.why_impossible(exposed, max(ids) + 1):
         raise InvalidSpec("InvalidExpose", impossible)
     return ClusterSpec(

@@ -9,7 +9,7 @@ from typing import Final
 
 from odradek.values import BrokerId
 from odradek.zk.znodes import PartitionState, TopicAssignment
-from odradek_operator.shared.broker_sets import NO_BROKERS, Brokers
+from odradek_operator.shared.broker_sets import NO_BROKERS, BrokerSets
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class ClusterState:
     reachable: bool = True
     away: str = "ZooKeeper does not answer"
     brokers: Mapping[BrokerId, str | None] = field(default_factory=dict)
-    wanted: Brokers = NO_BROKERS
+    wanted: BrokerSets = NO_BROKERS
     nodes: Mapping[int, str] = field(default_factory=dict)
     settled_seconds: float = 0.0
     default_partitions: int | None = 1
