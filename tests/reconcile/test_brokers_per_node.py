@@ -207,6 +207,19 @@ def test_brokers_that_hold_replicas_stay_in_each_set() -> None:
     assert rollout.safe_brokers(BrokerSets((3,)), SIX, None) == SIX
 
 
+def test_pods_of_a_set_that_was_forgotten_are_strangers_and_left_alone() -> None:
+    """Somebody removed the annotation that tells how many sets there are."""
+    pods = [
+        {"metadata": {"name": SIX.pod("main", one)}, "spec": {"nodeName": NODES[one]}}
+        for one in SIX
+    ]
+    addresses = dict.fromkeys(SIX, "h:1")
+    known = rollout.view_brokers(META, pods, addresses, BrokerSets((3,)))
+    assert [one.broker_id for one in known if one.own] == [0, 1, 2]
+    assert [one.pod for one in known if not one.own] == [None] * 3
+    assert all(one.own for one in rollout.view_brokers(META, pods, addresses, SIX))
+
+
 def test_ids_of_two_sets_never_meet() -> None:
     broker_steps.check_sets(BrokerSets((150,)), BrokerSets((150,)))
     for allowed, current in (

@@ -358,7 +358,9 @@ def view_brokers(
     by_id = {
         broker_id: pod
         for pod in pods
-        if (broker_id := broker_id_of(meta.name, pod["metadata"]["name"])) is not None
+        if (broker_id := broker_id_of(meta.name, name := pod["metadata"]["name"])) is not None
+        # Not that of a set which nobody knows of any more.
+        and name == brokers.pod(meta.name, broker_id)
     }
     own = {*brokers, *by_id}
     return tuple(
