@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 from tests.cluster import buildah, mounts
 from tests.cluster.images import IMAGES, Image
@@ -33,12 +34,12 @@ def build(tree: Path, target: Path, source: Source, paths: Paths) -> dict[str, s
     Raises ClusterError.
     """
     own = replace(paths, storage_name="release-images")
-    os.environ["SOURCE_DATE_EPOCH"] = str(archives.FILES_EPOCH)
     _remove(own)
     try:
-        buildah.ensure_base(own, paths.build_logs / "release-base.log")
-        wanted = [image for image in IMAGES if image.name in NAMES]
-        return {image.name: _build(image, tree, target, source, own) for image in wanted}
+        with patch.dict(os.environ, {"SOURCE_DATE_EPOCH": str(archives.FILES_EPOCH)}):
+            buildah.ensure_base(own, paths.build_logs / "release-base.log")
+            wanted = [image for image in IMAGES if image.name in NAMES]
+            return {image.name: _build(image, tree, target, source, own) for image in wanted}
     finally:
         _remove(own)
 
