@@ -103,10 +103,10 @@ def until(happens: Callable[[], bool], processes: PodProcesses) -> None:
     assert not processes.have_ended()
 
 
-def await_rows(job: RunningJob, processes: PodProcesses) -> None:
-    """Wait until readers see more rows than now, and no longer."""
-    before = len(job.result.rows())
-    until(lambda: len(job.result.rows()) > before, processes)
+def await_batch(job: RunningJob, processes: PodProcesses) -> None:
+    """Wait until readers see another batch, and no longer."""
+    before = job.result.batches()
+    until(lambda: job.result.batches() > before, processes)
 
 
 def await_unfinished(job: RunningJob, processes: PodProcesses, known: Collection[str]) -> None:
@@ -138,9 +138,10 @@ def driver_dies_between_sink_and_commit(job: RunningJob) -> None:
 
     def died_between() -> bool:
         processes = PodProcesses.of(job.kubectl, job.driver)
-        await_rows(job, processes)
+        before = len(job.result.rows())
+        await_batch(job, processes)
         processes.freeze()
-        if not job.is_ahead():
+        if len(job.result.rows()) == before or not job.is_ahead():
             processes.thaw()
             return False
         processes.kill()

@@ -138,30 +138,22 @@ class TopicResult:
         self._consumer.assign([TopicPartition(name, one, 0) for one in range(partitions)])
         self._batches: dict[str, dict[str, bytes]] = defaultdict(dict)
         self._sizes: dict[str, int] = {}
+        # Of the batches that are whole.
+        self._rows: list[Row] = []
+        self._whole = 0
         self._lock = threading.Lock()
 
     def rows(self) -> list[Row]:
         """Return the rows of the batches that are whole."""
         with self._lock:
             self._read()
-            values = [
-                json.loads(value)
-                for name, rows in self._batches.items()
-                if len(rows) == self._sizes[name]
-                for value in rows.values()
-            ]
-        return [Row(one["start"], one["k"], one["lines"], one["numbers"]) for one in values]
+            return [*self._rows]
 
     def batches(self) -> int:
         """Return the highest number of a batch that is whole, and one more."""
         with self._lock:
             self._read()
-            whole = [
-                int(name.rpartition(":")[2]) + 1
-                for name, rows in self._batches.items()
-                if len(rows) == self._sizes[name]
-            ]
-        return max(whole, default=0)
+            return self._whole
 
     def unfinished(self) -> Collection[str]:
         """Return the numbers of the batches that Spark has planned and not finished.
@@ -183,8 +175,18 @@ class TopicResult:
                 batch, row = headers[BATCH_HEADER], headers[ROW_HEADER]
                 size = int(headers[BATCH_ROWS_HEADER])
                 assert self._sizes.setdefault(batch, size) == size
-                known = self._batches[batch].setdefault(row, value)
+                rows = self._batches[batch]
+                is_new = row not in rows
+                known = rows.setdefault(row, value)
                 assert known == value, f"row {row} of batch {batch} is {known!r} and {value!r}"
+                if is_new and len(rows) == size:
+                    self._take(batch)
+
+    def _take(self, batch: str) -> None:
+        """Show the rows of a batch, which is whole."""
+        for one in map(json.loads, self._batches[batch].values()):
+            self._rows.append(Row(one["start"], one["k"], one["lines"], one["numbers"]))
+        self._whole = max(self._whole, int(batch.rpartition(":")[2]) + 1)
 
     def close(self) -> None:
         """Leave the brokers."""
