@@ -225,8 +225,9 @@ def node_fails_and_returns(job: RunningJob) -> None:
 
 
 def brokers_restart_in_turn(job: RunningJob) -> None:
-    """Give the brokers another template."""
-    roll_brokers(job.kubectl, backoff_ms=900 + int(time.time()) % 99)
+    """Give the brokers another template than they have."""
+    config = job.kubectl.get("kafkacluster", "main")["spec"]["brokers"].get("config", {})
+    roll_brokers(job.kubectl, backoff_ms=int(config.get("replica.fetch.backoff.ms", "1000")) - 1)
     job.advance()
 
 
