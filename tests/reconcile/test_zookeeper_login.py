@@ -23,7 +23,7 @@ from odradek_operator.exporter.rounds import Exporter, Options
 from odradek_spark import group_znodes
 from tests.reconcile.conftest import OFTEN, Operator
 from tests.reconcile.secured_pods import PodBroker, texts
-from tests.reconcile.test_secured_flow import Secured, everything
+from tests.reconcile.test_secured_flow import INTERNAL, SIMPLE, Secured, everything
 from tests.support import secure_zookeeper
 from tests.support.apiserver import ApiServer
 from tests.support.broker import wait_until
@@ -50,7 +50,9 @@ class Login(Secured):
         if secured:
             authentication = {"secretName": "zookeeper", **more.pop("authentication", {})}
             place = {**place, "connect": self.zk.secure_connect, "authentication": authentication}
-        brokers = {"port": port, "replicas": 1, "config": CONFIG, **more.pop("brokers", {})}
+        brokers = {"replicas": 1, "config": CONFIG, **more.pop("brokers", {})}
+        if "listeners" not in more:
+            brokers["port"] = port
         self.kubectl.apply(
             {
                 "apiVersion": "odradek.io/v1alpha1",
@@ -291,3 +293,41 @@ def test_from_open_to_authenticated_zookeeper_nothing_is_lost(
         # What was there before is open, and said to be.
         assert status["reason"] == "OpenZnodes"
         assert "odradek zookeeper secure" in status["message"]
+
+
+def test_operator_secures_what_it_creates_for_a_cluster_that_is_new(login: Login) -> None:
+    """Its users and ACLs come before the brokers; so do those of a User."""
+    login.put_login("zookeeper", username=USER, password=PASSWORD)
+    login.kubectl.apply(
+        {
+            "apiVersion": "odradek.io/v1alpha1",
+            "kind": "User",
+            "metadata": {"name": "early"},
+            "spec": {
+                "clusterRef": {"name": "new"},
+                "authentication": {"type": "scram-sha-512"},
+                "authorization": {
+                    "acls": [{"resource": {"type": "cluster"}, "operations": ["Describe"]}]
+                },
+            },
+        }
+    )
+    login.wanted("new", free_port(), listeners=[INTERNAL], authorization=SIMPLE)
+    eventually(
+        lambda: login.kubectl.condition("user", "early", "Ready").get("status") == "True",
+        "the user",
+        pause_s=0.2,
+    )
+    eventually(login.pods("new", "127.0.0.1").stateful_set, "the StatefulSet", pause_s=0.2)
+    client = login.stranger("new")
+    try:
+        roots = {
+            path: client.get_acls(path)[0] for path in acls.SECURE_ROOTS if client.exists(path)
+        }
+        assert {"/config", "/kafka-acl"} <= roots.keys()
+        assert [path for path, found in roots.items() if any(map(acls.is_open, found))] == []
+        with pytest.raises(NoAuthError):
+            client.get("/config/users/early")
+    finally:
+        client.stop()
+        client.close()

@@ -137,6 +137,11 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         live_set,
         lambda: _view(context, body, meta, znodes, live_sets, allowed),
     )
+    if live_set is None and not wanted.paused:
+        # Before anything is written, here or for another resource: that is secured, too.
+        body = status_update.write_status(context, body, (), zookeeper.remembered())
+        if not zookeeper.is_remembered(body):
+            return 0.0
     events: list[Event] = []
     told: tuple[Condition, ...] = ()
     signing = body.get("status", {}).get("authorities")

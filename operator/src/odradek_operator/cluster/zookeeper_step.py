@@ -45,6 +45,11 @@ class ZooKeeperState:
         found = {"setAcl": self.step.plan.set_acl} if self.credentials is not None else None
         return {zookeeper_login.REMEMBERED: found}
 
+    def is_remembered(self, body: Body) -> bool:
+        """Return whether the status has it."""
+        found = body.get("status", {}).get(zookeeper_login.REMEMBERED)
+        return {zookeeper_login.REMEMBERED: found} == self.remembered()
+
 
 def look(
     context: ReconcileContext,

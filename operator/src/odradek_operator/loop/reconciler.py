@@ -171,6 +171,7 @@ class Reconciler:
         access = cluster_access.of_cluster(name, wanted)
         try:
             zookeeper = zookeeper_login.connected(self.context, body, wanted)
+            zookeeper_login.require_decision(body, wanted)
             registered = observe.brokers(zookeeper.cached)
         except UnreachableError as error:
             log.info("failed to read brokers of %s/%s: %s; retrying", namespace, name, error)

@@ -74,6 +74,16 @@ def connected(context: ReconcileContext, body: Body, wanted: ClusterSpec) -> Zoo
     return context.zookeepers.get(wanted.zookeeper, login)
 
 
+def require_decision(body: Body, wanted: ClusterSpec) -> None:
+    """Raise UnreachableError before it is decided whether brokers secure what they create.
+
+    What would be written meanwhile for another resource would stay open to all.
+    """
+    decided = body.get("status", {}).get(REMEMBERED) is not None
+    if wanted.zookeeper_authentication is not None and not decided:
+        raise UnreachableError(f"{wanted.zookeeper}: how brokers use it is not decided yet")
+
+
 def client_files(context: ReconcileContext, namespace: str, wanted: ClusterSpec) -> ClientFiles:
     """Return what exporters and jobs connect with; what is wrong is a problem of theirs.
 
