@@ -169,10 +169,14 @@ def test_more_brokers_come_beside_others_and_go_when_they_are_empty(
         return (budget["maxUnavailable"], held) == (0, ["main-broker-2", "main-broker-b-102"])
 
     eventually(others_may_go, "a budget", pause_s=0.3)
-    known = {
-        one["id"]: one for one in place.kubectl.get("kafkacluster", "main")["status"]["brokers"]
-    }
-    assert ("node" in known[2], known[2]["lastNode"]) == (False, "n2")
+
+    def node_is_remembered() -> bool:
+        nodes.play()
+        listed = place.kubectl.get("kafkacluster", "main")["status"]["brokers"]
+        known = {one["id"]: one for one in listed}
+        return ("node" in known[2], known[2].get("lastNode")) == (False, "n2")
+
+    eventually(node_is_remembered, "the node that it ran on", pause_s=0.3)
     nodes.lost.clear()
     place.kubectl("delete", "pod", "main-broker-2", "--wait=false")
     nodes.wait("BrokersReady", "6 of 6")
