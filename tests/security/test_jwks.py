@@ -171,7 +171,9 @@ async def test_tokens_wait_for_the_first_look(
         issuer.document = sound
 
 
-async def test_looks_without_end_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_looks_without_end_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     # A pipe that nobody writes to holds up whoever opens it, as a silent name server does.
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -184,6 +186,7 @@ async def test_looks_without_end_are_few(tmp_path: Path, monkeypatch: pytest.Mon
             while keys.failed < 5 * jwks.MOST_LOOKS:
                 await asyncio.sleep(0.01)
             assert threading.active_count() - before <= jwks.MOST_LOOKS
+            assert ": TimeoutError; retrying" in caplog.text
             # Once they end there are new ones.
             monkeypatch.setattr(https_request, "LIMIT_S", 60)
             writer = os.open(pipe, os.O_RDWR)

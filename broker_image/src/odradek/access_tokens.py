@@ -119,7 +119,7 @@ class AccessTokens:
                 self.login.url, self._context, urlencode(form).encode(), headers
             )
         except (OSError, HTTPException, ValueError) as error:
-            reason = error or type(error).__name__
+            reason = str(error) or type(error).__name__
             raise NoTokenError(f"failed to get a {place}: {reason}", is_mistake=False) from error
         if status not in (HTTPStatus.OK, HTTPStatus.CREATED):
             is_mistake = HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR

@@ -117,7 +117,7 @@ class Jwks:
                 "failed to fetch the keys of listener %s from %s: %.200s; retrying",
                 self._listener,
                 self._settings.url,
-                error or type(error).__name__,
+                str(error) or type(error).__name__,
             )
             return False
         if self._fetched_s is None or {one.kid for one in keys} != {one.kid for one in self._keys}:
