@@ -21,7 +21,14 @@ from packageurl import PackageURL
 from tests.release import archives
 from tests.release.source import Source
 
-_DISTRIBUTIONS: Final = ("opt/odradek/lib/python*/site-packages", "usr/lib/python3/dist-packages")
+_DISTRIBUTIONS: Final = (
+    "opt/odradek/lib/python*/site-packages",
+    "usr/lib/python3/dist-packages",
+    "usr/local/lib/python*/site-packages",
+)
+# The published Python image has its Python from no package.
+_HEADERS: Final = "usr/local/include/python*/patchlevel.h"
+_PYTHON: Final = re.compile(r'^#define PY_VERSION\s+"(.+)"', re.MULTILINE)
 # Maven's part of a jar that was made by it.
 _POM: Final = re.compile(r"META-INF/maven/[^/]+/[^/]+/pom\.properties")
 _JAR: Final = re.compile(r"(?P<name>.+?)-(?P<version>\d.*)")
@@ -40,7 +47,7 @@ def of_image(root: Path, name: str, digest: str, source: Source) -> str:
     metadata = BomMetaData(
         component=subject, timestamp=datetime.fromtimestamp(source.epoch, UTC), tools=()
     )
-    found = [*_packages(root), *_distributions(root), *_jars(root)]
+    found = [*_packages(root), *_python(root), *_distributions(root), *_jars(root)]
     bom = Bom(
         components=found,
         metadata=metadata,
@@ -72,6 +79,13 @@ def _packages(root: Path) -> Iterator[Component]:
             yield _component(
                 PackageURL("deb", "debian", fields["Package"], fields["Version"], architecture)
             )
+
+
+def _python(root: Path) -> Iterator[Component]:
+    """Yield the Python that is no Debian package, if there is one."""
+    for header in sorted(root.glob(_HEADERS)):
+        for version in _PYTHON.findall(header.read_text()):
+            yield _component(PackageURL("generic", None, "python", version))
 
 
 def _distributions(root: Path) -> Iterator[Component]:

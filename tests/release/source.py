@@ -48,7 +48,8 @@ def read(repository: Path) -> Source:
     if changes := git(repository, "status", "--porcelain").decode().splitlines():
         name = changes[0][3:]
         raise ReleaseError(f"the checkout is not its commit: commit or remove {name} first")
-    commit, epoch = git(repository, "log", "-1", "--format=%H %ct").decode().split()
+    last = git(repository, "log", "-1", "--no-show-signature", "--format=%H %ct")
+    commit, epoch = last.decode().split()
     version = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((repository / _CHART).read_text())
     for key in ("version", "appVersion"):
@@ -88,7 +89,8 @@ def notes(repository: Path, version: str) -> str:
 
 def export(repository: Path, commit: str, target: Path) -> None:
     """Write the files of a commit, and no others, to a new folder. Raises ReleaseError."""
-    # Whatever the umask of whoever releases.
-    archive = git(repository, "-c", "tar.umask=0022", "archive", commit)
+    # Whatever umask and line ends whoever releases has.
+    plain = ("-c", "tar.umask=0022", "-c", "core.autocrlf=false")
+    archive = git(repository, *plain, "archive", commit)
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         files.extractall(target, filter="tar")

@@ -155,13 +155,16 @@ def parts(repository: Path, folder: Path) -> dict[str, str]:
 
 
 def test_wheel_source_archive_chart_and_sbom_are_the_same_bytes_again(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = new_repository(tmp_path / "repository", PARTS)
     first = parts(repository, tmp_path / "first")
-    # Another person, another day.
-    for file in repository.rglob("*.py"):
-        os.utime(file, (EPOCH, EPOCH))
+    # The same files, committed by another person, on another day and elsewhere.
+    monkeypatch.setenv("GIT_COMMITTER_DATE", f"{EPOCH} +0000")
+    commit(repository, "--amend")
+    monkeypatch.setenv("TZ", "Pacific/Kiritimati")
+    for name, text in (("COUNT", "1"), ("KEY_0", "core.autocrlf"), ("VALUE_0", "true")):
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", text)
     before = os.umask(0o077)
     try:
         assert parts(repository, tmp_path / "second folder") == first
@@ -218,7 +221,7 @@ def file_in(image: Path, name: str) -> bytes:
 )
 @pytest.mark.timeout(5400)
 def test_two_whole_releases_are_the_same_bytes_and_a_registry_serves_them(tmp_path: Path) -> None:
-    repository = new_repository(tmp_path / "repository", (*PARTS, ".dockerignore"))
+    repository = new_repository(tmp_path / "repository", (*PARTS, ".dockerignore", ".gitignore"))
     with registry.running(tmp_path / "registry") as address:
         place = f"{address}/odradek"
         made = build(repository, place, settings.paths())
@@ -267,6 +270,12 @@ def test_an_sbom_names_packages_distributions_and_jars(tmp_path: Path) -> None:
     site = tmp_path / "opt/odradek/lib/python3.13/site-packages"
     (site / "Py_Yaml-6.0.dist-info").mkdir(parents=True)
     (site / "Py_Yaml-6.0.dist-info/METADATA").write_text("Name: Py_Yaml\nVersion: 6.0\n")
+    headers = tmp_path / "usr/local/include/python3.13"
+    headers.mkdir(parents=True)
+    (headers / "patchlevel.h").write_text('#define PY_VERSION              "3.13.7"\n')
+    pip = tmp_path / "usr/local/lib/python3.13/site-packages/pip-25.2.dist-info"
+    pip.mkdir(parents=True)
+    (pip / "METADATA").write_text("Name: pip\nVersion: 25.2\n")
     jars = tmp_path / "opt/odradek/spark/jars"
     jars.mkdir(parents=True)
     with zipfile.ZipFile(jars / "a-1.jar", "w") as jar:
@@ -283,6 +292,8 @@ def test_an_sbom_names_packages_distributions_and_jars(tmp_path: Path) -> None:
     assert sorted(each["purl"] for each in json.loads(text)["components"]) == [
         "pkg:deb/debian/libc6@1:2-3?arch=amd64",
         "pkg:generic/b@2.0-tests?file_name=b-2.0-tests.jar",
+        "pkg:generic/python@3.13.7",
         "pkg:maven/org.example/a@1",
+        "pkg:pypi/pip@25.2",
         "pkg:pypi/py-yaml@6.0",
     ]
