@@ -156,6 +156,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="fewer cases with less data")
     parser.add_argument("--output", type=Path, default=REPORT, help="default: %(default)s")
     options = parser.parse_args(arguments)
+    if not options.output.parent.is_dir():
+        parser.error(f"there is no folder {options.output.parent}")
     options.rounds = options.rounds or (3 if options.quick else 5)
     # Whatever ends the process, brokers and folders go first.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

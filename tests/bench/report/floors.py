@@ -2,13 +2,13 @@
 
     python -m tests.bench.report.floors write FILE     receive, CRC-32C, pwrite
     python -m tests.bench.report.floors send FILE      sendfile
-    python -m tests.bench.report.floors hollow         a broker that keeps nothing
+    python -m tests.bench.report.floors hollow BYTES   a broker that keeps nothing
 
 Each prints its port and serves until it is killed. `write` takes frames of batches of
 `BATCH_BYTES`, checks and writes each batch, and answers each frame with four bytes. `send` answers
 each frame with `SENT_BYTES` of the file. `hollow` acknowledges what producers send and drops it,
-and serves consumers one batch over and over; it has one broker, and every topic that it is asked
-for.
+and serves consumers one batch of records of BYTES bytes over and over; it has one broker, and every
+topic that it is asked for.
 """
 
 from __future__ import annotations
