@@ -100,6 +100,7 @@ def test_people_approve_and_cancel_moves_and_no_others_do(
                     return "AwaitingApproval" in console.call("GET", path, Cookie=cookies)[1]
 
                 wait_until(waits, "it waits for an approval")
+                assert leaders(bootstrap, TOPIC, count=1, partitions=1) == {0: [owner]}
                 plan = kubectl.get("reassignment", name)["status"]["planHash"]
                 assert console.press(path, action, cookies, hash=plan) == 303
 
