@@ -57,6 +57,7 @@ def properties(path: Path, *lines: str) -> Path:
         (("security.protocol=\\ud83d",), "half a character"),
         (TOKENS, "sasl.mechanism OAUTHBEARER needs sasl.oauthbearer.token.endpoint.url"),
         ((*TOKENS, f"{URL}=http://issuer.test/"), "http://issuer.test/ is not a URL of https or"),
+        ((*TOKENS, f"{URL}=file:/a%00b"), "file:/a%00b is not a URL of https or"),
         (
             (*TOKENS, f"{URL}=https://issuer.test/"),
             "needs sasl.oauthbearer.client.credentials.client.id, or clientId in sasl.jaas",

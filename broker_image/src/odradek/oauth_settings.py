@@ -172,7 +172,7 @@ def _is_usable(url: str) -> bool:
         )
     except ValueError:
         return False
-    is_plain = url.isascii() and url.isprintable() and " " not in url
+    is_plain = url.isascii() and url.isprintable() and " " not in url and "%00" not in url
     return good and is_plain and parts.username is None
 
 
