@@ -4,12 +4,11 @@ One authority signs everything; Kubernetes reads a client's user from CN and its
 """
 
 import base64
-import os
 from pathlib import Path
 
 import yaml
 
-from tests.cluster import settings
+from tests.cluster import host, settings
 from tests.cluster.shell import run
 
 CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
@@ -97,6 +96,5 @@ def write_kubeconfig(pki: Path, name: str, target: Path) -> None:
     partial = target.with_suffix(".partial")
     partial.touch(mode=0o600)
     partial.write_text(yaml.safe_dump(document))
-    if "SUDO_UID" in os.environ:
-        os.chown(partial, int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
+    host.give_to_caller(partial)
     partial.rename(target)

@@ -71,5 +71,12 @@ def become_root(module: str) -> None:
     os.execvp("sudo", ["sudo", "--preserve-env", "env", *kept, *again])
 
 
+def give_to_caller(*paths: Path) -> None:
+    """Let files and folders that root made belong to the user who called sudo, if one did."""
+    if "SUDO_UID" in os.environ:
+        for path in paths:
+            os.chown(path, int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
+
+
 def _sentence(names: Iterable[str]) -> str:
     return ", ".join(names)

@@ -61,6 +61,7 @@ def _make(repository: Path, released: Source, registry: str, where: Paths) -> Pa
     shutil.rmtree(target, ignore_errors=True)
     made.rename(target)
     shutil.rmtree(work)
+    host.give_to_caller(work.parent, target, *target.iterdir())
     return target
 
 
