@@ -392,13 +392,17 @@ def test_no_mode_of_a_reassignment_puts_two_replicas_on_one_node() -> None:
 
 
 def test_a_broker_that_is_away_keeps_the_node_that_the_status_knows() -> None:
-    endpoint = znodes.BrokerEndpoint("PLAINTEXT", "10.0.0.1", 9092)
-    registered = {BrokerId(0): znodes.BrokerRegistration(BrokerId(0), (endpoint,))}
+    # The first listener is exposed, and has another host per broker.
+    endpoints = (
+        znodes.BrokerEndpoint("EXTERNAL-9094", "broker-0.example.com", 9094),
+        znodes.BrokerEndpoint("INTERNAL-9093", "10.0.0.1", 9093),
+    )
+    registered = {BrokerId(0): znodes.BrokerRegistration(BrokerId(0), endpoints)}
     listed = [
         {"id": 0, "node": "n0"},
         {"id": 100, "lastNode": "n0"},
         {"id": 1, "node": "n1"},
         {"id": 2},
     ]
-    found = observe.nodes({"status": {"brokers": listed}}, registered)
+    found = observe.nodes({"status": {"brokers": listed}}, registered, "INTERNAL-9093")
     assert found == {0: "10.0.0.1", 100: "10.0.0.1", 1: "n1"}

@@ -183,7 +183,11 @@ class Reconciler:
             reachable=True,
             # A broker that is to be removed must become empty: it gets no new replicas.
             brokers={one: found.rack for one, found in registered.items() if one in wanted.brokers},
-            nodes=observe.nodes(body, registered) if wanted.brokers.share_nodes else {},
+            nodes=(
+                observe.nodes(body, registered, access.listener if access else None)
+                if wanted.brokers.share_nodes
+                else {}
+            ),
             settled_seconds=self._settled_seconds(namespace, name, frozenset(registered)),
             default_partitions=wanted.default_partitions if valid else None,
             default_replication_factor=wanted.default_replication_factor if valid else None,

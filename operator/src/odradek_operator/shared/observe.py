@@ -47,12 +47,16 @@ def endpoints(
     return found
 
 
-def nodes(cluster: Body, registered: Mapping[BrokerId, BrokerRegistration]) -> dict[int, str]:
+def nodes(
+    cluster: Body, registered: Mapping[BrokerId, BrokerRegistration], listener: str | None
+) -> dict[int, str]:
     """Return the node of each broker of a KafkaCluster: the host that it advertises to brokers.
 
-    Of one that is not registered it is that of a broker beside it, as the cluster's status says.
+    `listener` is that of brokers; of a broker that lacks it, and for None, the first one counts. Of
+    one that is not registered it is the host of a broker beside it, as the cluster's status says.
     """
-    hosts = {one: host for one, (host, _) in endpoints(registered).items()}
+    found = {**endpoints(registered), **endpoints(registered, listener)}
+    hosts = {one: host for one, (host, _) in found.items()}
     listed = cluster.get("status", {}).get("brokers", ())
     names = {one["id"]: one.get("node", one.get("lastNode")) for one in listed}
     by_name = {name: hosts[one] for one, name in names.items() if name and one in hosts}
