@@ -1,4 +1,7 @@
-"""The settings of several brokers that one command runs."""
+"""The settings of several brokers that one command runs, and how they end together."""
+
+import os
+import signal
 
 import pytest
 
@@ -50,3 +53,35 @@ def test_one_log_directory_is_of_one_broker() -> None:
     first, second = settings(), settings(broker_id="5", log_dirs="/x,/b/c")
     with pytest.raises(ConfigError, match=r"brokers 4 and 5 would both have log\.dirs /b/c"):
         broker_processes.check_directories({4: first, 5: second})
+
+
+def test_brokers_are_told_to_stop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has stopped, and is about to exit, would be killed by a second signal."""
+    reading, writing = os.pipe()
+    told: list[int] = []
+    kill = os.kill
+
+    def note(child: int, number: int) -> None:
+        told.append(child)
+        kill(child, number)
+
+    def stops_when_told() -> int:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        os.write(writing, b"1")
+        signal.sigwait({signal.SIGTERM})
+        return 0
+
+    def ends_first() -> int:
+        assert os.read(reading, 1) + os.read(reading, 1) == b"11"
+        return 0
+
+    monkeypatch.setattr(os, "kill", note)
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert broker_processes.run_all([stops_when_told, ends_first, stops_when_told]) == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)
+    assert len(told) == len(set(told)) == 2

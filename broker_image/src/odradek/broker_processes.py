@@ -68,8 +68,14 @@ def run_all(brokers: Sequence[Callable[[], int]]) -> int:
     signal stand for one that was killed.
     """
     running: set[int] = set()
+    is_stopping = False
 
     def stop(_number: int = signal.SIGTERM, _frame: FrameType | None = None) -> None:
+        nonlocal is_stopping
+        if is_stopping:
+            # A second signal would kill a broker that has stopped and only has to exit.
+            return
+        is_stopping = True
         for one in running:
             # It may have been waited for just now.
             with contextlib.suppress(ProcessLookupError):
