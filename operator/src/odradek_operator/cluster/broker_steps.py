@@ -26,8 +26,8 @@ def sets_so_far(first: Mapping[str, Any] | None) -> int:
 
 
 def present(live_sets: LiveSets) -> BrokerSets | None:
-    """Return the brokers that the StatefulSets have; None where there is no first one."""
-    if live_sets[0] is None:
+    """Return the brokers that the StatefulSets have; None where there is none."""
+    if not any(live_sets):
         return None
     counts = [one["spec"]["replicas"] if one else 0 for one in live_sets]
     while len(counts) > 1 and not counts[-1] and not _has_pods(live_sets[len(counts) - 1]):
@@ -36,7 +36,10 @@ def present(live_sets: LiveSets) -> BrokerSets | None:
 
 
 def _has_pods(live: Mapping[str, Any] | None) -> bool:
-    return live is not None and bool(live.get("status", {}).get("replicas"))
+    """Return whether a set has pods, or may be about to have some."""
+    if live is None:
+        return False
+    return revision(live) is None or bool(live["status"].get("replicas"))
 
 
 def check_sets(allowed: BrokerSets, current: BrokerSets | None) -> None:
@@ -52,12 +55,18 @@ def check_sets(allowed: BrokerSets, current: BrokerSets | None) -> None:
 
 
 def next_brokers(allowed: BrokerSets, live_sets: LiveSets, view: ClusterView) -> BrokerSets:
-    """Return the allowed brokers without those that others leave no room for yet."""
+    """Return the allowed brokers without those that others leave no room for yet.
+
+    A set whose brokers hold replicas was there before: without it no replica of theirs is in sync,
+    and none of the others may be restarted to leave room.
+    """
     if live_sets[0] is None or _leave_room(live_sets, view):
         return allowed
-    started = [bool(one and one["spec"]["replicas"]) for one in live_sets]
+    started = {number for number, one in enumerate(live_sets) if one and one["spec"]["replicas"]}
+    if view.partitions is not None:
+        started |= set(map(allowed.set_of, view.partitions.holders))
     counts = [
-        count if not number or (number < len(started) and started[number]) else 0
+        count if not number or number in started else 0
         for number, count in enumerate(allowed.counts)
     ]
     return BrokerSets(tuple(counts))
