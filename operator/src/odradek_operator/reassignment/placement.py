@@ -96,7 +96,7 @@ class _Draft:
         if not free:
             raise PlanError(
                 "NotEnoughBrokers",
-                f"{partition} has replicas on brokers {sorted(kept)}, and no other node has any",
+                f"{partition} has replicas on brokers {sorted(kept)}, and no other node has a broker",
             )
         return min(free, key=lambda one: (-self.spread((*kept, one)), self.weight(partition, one)))
 
@@ -268,10 +268,16 @@ def _resized(
     in_sync = seen.in_sync.get(partition, frozenset())
     leader = seen.leaders.get(partition, replicas[0])
 
-    def dispensable(one: int) -> tuple[bool, bool, int, tuple[int, int, int]]:
+    def dispensable(one: int) -> tuple[bool, bool, int, int, tuple[int, int, int]]:
         rest = tuple(other for other in replicas if other != one)
         # The leader has the data for certain, and who is not in sync has the least of it.
-        return one != leader, one not in in_sync, draft.spread(rest), draft.weight(partition, one)
+        return (
+            one != leader,
+            one not in in_sync,
+            seen.places(rest),
+            draft.spread(rest),
+            draft.weight(partition, one),
+        )
 
     while len(replicas) > factor:
         out = max(replicas, key=dispensable)
