@@ -257,6 +257,18 @@ def test_what_is_blocked_or_still_to_come_is_told() -> None:
     assert ready.message.startswith("3 of 3 brokers registered; brokers [100, 101, 102] come once")
 
 
+def test_replicas_that_came_onto_one_node_are_told() -> None:
+    """Volumes that follow a pod let it move beside others than before."""
+    wanted = cluster(replicas=6, perNode=2)
+    pods = [pod(one, NEW) for one in SIX]
+    *_, found = rollout.judge(wanted, view(*pods, partitions=sharing((0, 101), (100, 2))), SIX)
+    assert (found.type, found.status) == ("ConfigWarning", False)
+    pods[4] = replace(pods[4], node="n0")
+    *_, found = rollout.judge(wanted, view(*pods, partitions=sharing((0, 101), (100, 2))), SIX)
+    assert (found.status, found.reason) == (True, "ReplicasShareNode")
+    assert found.message == "partitions have two replicas on one node, by brokers 0 and 101"
+
+
 def test_settings_ask_for_no_more_replicas_than_there_are_nodes_for_certain() -> None:
     config = {"default.replication.factor": "4", "min.insync.replicas": "2"}
     spec.check_fits(cluster(replicas=6, config=config))

@@ -227,7 +227,7 @@ def judge_listeners(
 
 def judge(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple[Condition, ...]:
     """Return the conditions of a cluster; `allowed` are the brokers that it has at present."""
-    return _verdict(spec, view, allowed) + _warnings(spec)
+    return _verdict(spec, view, allowed) + _warnings(spec, view)
 
 
 def _verdict(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple[Condition, ...]:
@@ -294,7 +294,7 @@ def _going(spec: ClusterSpec, allowed: BrokerSets) -> list[int]:
     return sorted(set(allowed) - set(spec.brokers))
 
 
-def _warnings(spec: ClusterSpec) -> tuple[Condition, ...]:
+def _warnings(spec: ClusterSpec, view: ClusterView) -> tuple[Condition, ...]:
     found = []
     if spec.unknown_keys:
         found.append(("UnknownKeys", f"unknown broker settings: {', '.join(spec.unknown_keys)}"))
@@ -305,10 +305,27 @@ def _warnings(spec: ClusterSpec) -> tuple[Condition, ...]:
             spec.brokers.config
         """
         found.append(("TooFewBrokers", " ".join(text.split())))
+    if pairs := _pairs_on_one_node(view):
+        shown = ", ".join(f"{one} and {other}" for one, other in pairs[:3])
+        more = ", ..." if len(pairs) > 3 else ""
+        text = f"partitions have two replicas on one node, by brokers {shown}{more}"
+        found.append(("ReplicasShareNode", text))
     if found:
         texts = "; ".join(text for _, text in found)
         return (Condition("ConfigWarning", True, found[0][0], texts),)
     return (Condition("ConfigWarning", False, "NoWarnings"),)
+
+
+def _pairs_on_one_node(view: ClusterView) -> list[list[int]]:
+    """Return the brokers on one node that have replicas of one partition: a pod has moved."""
+    if not view.later_revisions or view.partitions is None:
+        return []
+    nodes = {one.broker_id: one.node for one in view.own if one.node is not None}
+    return sorted(
+        sorted(pair)
+        for pair in view.partitions.sharing
+        if pair <= nodes.keys() and len(pair) == 2 and len({nodes[one] for one in pair}) == 1
+    )
 
 
 def proposal(spec: ClusterSpec, allowed: BrokerSets) -> dict[str, Any] | None:

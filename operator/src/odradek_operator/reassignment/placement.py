@@ -96,7 +96,7 @@ class _Draft:
         if not free:
             raise PlanError(
                 "NotEnoughBrokers",
-                f"{partition} has replicas on brokers {sorted(kept)}, and no other node has a broker",
+                f"{partition} has replicas on brokers {sorted(kept)}; no other node has a broker",
             )
         return min(free, key=lambda one: (-self.spread((*kept, one)), self.weight(partition, one)))
 
