@@ -185,3 +185,17 @@ def test_tokens_of_spark_are_got_with_options_of_jaas(
     assert access.spark["kafka.sasl.login.callback.handler.class"].endswith(
         "oauthbearer.OAuthBearerLoginCallbackHandler"
     )
+
+
+@pytest.mark.parametrize("name", ["client.credentials.client.id", "scope"])
+def test_credentials_of_spark_are_all_settings_or_all_options(tmp_path: Path, name: str) -> None:
+    path = written(
+        tmp_path / "client.properties",
+        *("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER"),
+        "sasl.oauthbearer.token.endpoint.url=https://issuer.test/token",
+        f"sasl.oauthbearer.{name}=a",
+        f'sasl.jaas.config={oauth.MODULE} required clientId="a" clientSecret="{PASSWORD}";',
+    )
+    with pytest.raises(ClientConfigError, match=f"oauthbearer.{name} needs") as refused:
+        broker_access.read("b:1", path)
+    assert PASSWORD not in str(refused.value)

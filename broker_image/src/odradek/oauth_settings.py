@@ -46,11 +46,11 @@ LOGIN_HANDLERS: Final = (
 _TOKEN_URL: Final = f"{_SETTINGS}token.endpoint.url"
 CLIENT_ID: Final = f"{_SETTINGS}client.credentials.client.id"
 CLIENT_SECRET: Final = f"{_SETTINGS}client.credentials.client.secret"
-_SCOPE: Final = f"{_SETTINGS}scope"
+SCOPE: Final = f"{_SETTINGS}scope"
 _URL_ENCODE: Final = f"{_SETTINGS}header.urlencode"
 _RETRIEVER: Final = f"{_SETTINGS}jwt.retriever.class"
 CLIENT_SETTINGS: Final = frozenset(
-    {LOGIN_HANDLER, _TOKEN_URL, CLIENT_ID, CLIENT_SECRET, _SCOPE, _URL_ENCODE, _RETRIEVER}
+    {LOGIN_HANDLER, _TOKEN_URL, CLIENT_ID, CLIENT_SECRET, SCOPE, _URL_ENCODE, _RETRIEVER}
 )
 _RETRIEVERS: Final = tuple(
     f"org.apache.kafka.common.security.oauthbearer.{name}JwtRetriever"
@@ -215,7 +215,7 @@ def read_login(values: Mapping[str, str], options: Mapping[str, str]) -> OauthLo
         url,
         credential(CLIENT_ID, "clientId"),
         credential(CLIENT_SECRET, "clientSecret"),
-        (values.get(_SCOPE, "") or options.get("scope", "")).strip(),
+        (values.get(SCOPE, "") or options.get("scope", "")).strip(),
         bool(parsed(values, _URL_ENCODE, "false", boolean)),
         extensions,
     )

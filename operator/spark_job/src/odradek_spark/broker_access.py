@@ -226,6 +226,12 @@ def _spark_tokens(
         options |= {f"extension_{name}": text for name, text in login.extensions.items()}
         options |= _trust_options(trusted)
     elif used.get(_JAAS, "").strip():
+        for name in (oauth_settings.CLIENT_ID, oauth_settings.SCOPE):
+            if trusted is not None and used.get(name, "").strip():
+                raise ConfigError(
+                    f"{name} needs {oauth_settings.CLIENT_SECRET} here, or all of them must be "
+                    f"options of {_JAAS}"
+                )
         return found
     pairs = "".join(f" {name}={_quoted(text)}" for name, text in options.items())
     return {**found, f"kafka.{_JAAS}": f"{oauth_settings.LOGIN_MODULE} required{pairs};"}
