@@ -324,6 +324,17 @@ def test_brokers_of_a_node_go_one_by_one_where_that_is_not_safe(partitions: Part
     assert rollout.budget(partitions, now).free == ()
 
 
+def test_brokers_of_a_set_that_is_emptied_are_not_restarted() -> None:
+    emptied = replace(view(*(pod(one, NEW) for one in SIX)), later_revisions=("",))
+    assert rollout.next_to_roll(emptied) is None
+    ready, *_ = rollout.judge(cluster(replicas=3), emptied, BrokerSets((3, 0)))
+    assert (ready.status, ready.reason) == (True, "BrokersReady")
+    # Listeners and ZooKeeper's login change only when they are gone.
+    assert not rollout.is_settled(emptied)
+    outdated = replace(emptied, brokers=(pod(0), *emptied.brokers[1:]))
+    assert rollout.next_to_roll(outdated) == pod(0)
+
+
 def test_brokers_of_two_nodes_are_never_down_together() -> None:
     pods = [pod(one) for one in SIX if one not in (102, 1)]
     gone = [replace(pod(102), terminating=True), pod(1, healthy=False)]

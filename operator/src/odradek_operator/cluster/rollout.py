@@ -76,7 +76,7 @@ class ClusterView:
 
     `away` says why, if more is known than that. `update_revision` is the revision of the first
     set's template, `later_revisions` has those of the sets after it, which there are where brokers
-    share nodes. None: not known yet.
+    share nodes. None: not known yet. Empty: the set is to have no brokers.
     """
 
     brokers: tuple[BrokerPod, ...]
@@ -106,6 +106,12 @@ class ClusterView:
         revisions = (self.update_revision, *self.later_revisions)
         return broker.of_set >= len(revisions) or broker.revision != revisions[broker.of_set]
 
+    @property
+    def staying(self) -> tuple[BrokerPod, ...]:
+        """The brokers that have a pod, without those of sets that are to have none."""
+        going = {number for number, one in enumerate(self.later_revisions, 1) if one == ""}
+        return tuple(one for one in self.brokers if one.pod is not None and one.of_set not in going)
+
 
 def next_to_roll(view: ClusterView) -> BrokerPod | None:
     """Return the broker pod to delete now so that it comes back with the current template.
@@ -115,7 +121,7 @@ def next_to_roll(view: ClusterView) -> BrokerPod | None:
     which has more replicas than that. None: nothing is outdated, or it is not safe.
     """
     pods = [one for one in view.brokers if one.pod is not None]
-    outdated = [one for one in pods if view.is_outdated(one) or one.moved]
+    outdated = [one for one in view.staying if view.is_outdated(one) or one.moved]
     if not outdated or not view.templates_known:
         return None
     beside = {one.broker_id for one in _of_node_that_is_down(view) if one.healthy}
@@ -252,7 +258,7 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple
         return status.progressing(
             "PartitionsOffline", f"{view.partitions.offline} partitions have no leader"
         )
-    if any(view.is_outdated(one) for one in view.brokers if one.pod is not None):
+    if any(map(view.is_outdated, view.staying)):
         return (
             Condition("Ready", True, "BrokersRolling", count),
             Condition("Reconciling", True, "BrokersRolling", _how_it_rolls(view, view.partitions)),
