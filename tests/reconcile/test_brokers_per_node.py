@@ -115,8 +115,12 @@ def test_each_set_has_ports_of_its_own_and_only_its_own_pods_keep_apart() -> Non
     text = made["ConfigMap main-broker-b"]["data"]["server.properties"]
     assert "listeners=PLAINTEXT://:9093\n" in text
     assert "odradek.one.replica.per.node=true\n" in text
-    ports = made["Service main-brokers"]["spec"]["ports"]
-    assert [one["targetPort"] for one in ports] == ["kafka", "metrics"]
+    # Who looks addresses up asks for the first set's ports, which no other has.
+    service = made["Service main-brokers"]["spec"]
+    assert [one["targetPort"] for one in service["ports"]] == [9092, 9404]
+    assert service["selector"][cluster_objects.SET_LABEL] == "0"
+    alone = objects(wanted, BrokerSets((3, 0)))["Service main-brokers"]["spec"]
+    assert cluster_objects.SET_LABEL not in alone["selector"]
     notes = made["StatefulSet main-broker"]["metadata"]["annotations"]
     assert broker_steps.sets_so_far({"metadata": {"annotations": notes}}) == 2
 

@@ -186,7 +186,7 @@ def desired_objects(
     `live_sets` are the StatefulSets as they are, None where there is none: their claim templates
     cannot change, so they are kept.
     """
-    objects = [_service(meta, spec, setup, brokers.share_nodes)]
+    objects = [_service(meta, spec, setup, brokers)]
     for number, count in enumerate(brokers.counts):
         live = live_sets[number] if number < len(live_sets) else None
         if number and not count and live is None:
@@ -260,8 +260,11 @@ def _ports(spec: ClusterSpec, setup: ListenerSetup | None) -> list[tuple[str, in
 
 
 def _service(
-    meta: ResourceMeta, spec: ClusterSpec, setup: ListenerSetup | None, shares: bool
+    meta: ResourceMeta, spec: ClusterSpec, setup: ListenerSetup | None, brokers: BrokerSets
 ) -> Object:
+    # Clients look its addresses up, and ask for the ports of the spec: the first set's. A node may
+    # have brokers of another set only. That comes when all pods of the first one have the label.
+    first = {SET_LABEL: "0"} if any(brokers.counts[1:]) else {}
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -270,10 +273,9 @@ def _service(
             "clusterIP": "None",
             # A broker must find its peers, and be found, before it is ready.
             "publishNotReadyAddresses": True,
-            "selector": selector(meta),
+            "selector": {**selector(meta), **first},
             "ports": [
-                # Sets have different ports, by the same names.
-                {"name": name, "port": port, "targetPort": name if shares else port}
+                {"name": name, "port": port, "targetPort": port}
                 for name, port in _ports(spec, setup)
             ],
         },
