@@ -231,6 +231,9 @@ def test_pods_of_a_set_that_was_forgotten_are_strangers_and_left_alone() -> None
     assert [one.broker_id for one in known if one.own] == [0, 1, 2]
     assert [one.pod for one in known if not one.own] == [None] * 3
     assert all(one.own for one in rollout.view_brokers(META, pods, addresses, SIX))
+    # Nor is one that a user gave a broker's labels and a name that no broker can have.
+    other = {"metadata": {"name": "main-broker-5000"}, "spec": {}}
+    assert len(rollout.view_brokers(META, [*pods, other], addresses, SIX)) == len(SIX)
 
 
 def test_ids_of_two_sets_never_meet() -> None:

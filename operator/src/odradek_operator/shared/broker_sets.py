@@ -25,7 +25,7 @@ def set_name(cluster: str, number: int) -> str:
 
 def broker_id_of(cluster: str, pod: str) -> int | None:
     """Return the id of the broker in a pod of this name; None where it is no broker's."""
-    found = re.fullmatch(rf"{re.escape(cluster)}-broker(-[b-j])?-([0-9]+)", pod)
+    found = re.fullmatch(rf"{re.escape(cluster)}-broker(-[b-j])?-([0-9]{{1,3}})", pod)
     return int(found[2]) if found else None
 
 
