@@ -7,6 +7,7 @@ instruction on, so that `down` finds it and its children.
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -81,3 +82,13 @@ def require(paths: Paths, name: str) -> None:
         log = paths.logs / f"{name}.log"
         tail = log.read_text(errors="replace").splitlines()[-5:] if log.exists() else []
         raise ClusterError("\n    ".join([f"{name} has ended; the end of {log}:", *tail]))
+
+
+def listens(path: Path) -> bool:
+    """Return whether a process listens on a socket; a killed one leaves the file of its own."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+    return True

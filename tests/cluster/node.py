@@ -129,7 +129,7 @@ def start_agents(node: Node, paths: Paths) -> None:
 
     def runtime_answers() -> bool:
         components.require(paths, runtime)
-        return paths.socket(node.name).exists()
+        return components.listens(paths.socket(node.name))
 
     wait_until(runtime_answers, runtime, timeout_s=120, interval_s=0.1)
     home = paths.node(node.name)

@@ -87,7 +87,7 @@ class Store:
 
         def answers() -> bool:
             components.require(self.paths, COMPONENT)
-            return self.socket.exists()
+            return components.listens(self.socket)
 
         wait_until(answers, COMPONENT, timeout_s=120, interval_s=0.05)
 
