@@ -38,7 +38,6 @@ LONGEST_FIRST = (
     "tests/spark/test_secured_driver",
     "tests/spark/sql/",
     # They wait most of the time, while others compute.
-    "tests/broker/test_secure_cluster.py",
     "tests/reconcile/test_zookeeper_login.py",
     "tests/reconcile/test_outages.py",
     "tests/local/",

@@ -11,7 +11,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support import certificates, security_roll
 from tests.support.broker import STEADY, Cluster, wait_until
-from tests.support.sampling import how_many
 from tests.support.secure_broker import SecureBroker, jaas
 from tests.support.traffic import Traffic
 
@@ -84,9 +83,13 @@ def connections_to(address: str) -> int:
     return sum(1 for line in lines if line.split()[2].endswith(f":{port:04X}"))
 
 
+@pytest.mark.full(
+    "tests/broker/test_secure_cluster.py::test_records_are_replicated_before_they_are_acknowledged",
+    "tests/peers/test_secured_migration.py::test_secured_cluster_rolls_from_kafka_to_us_and_back",
+)
 def test_rolling_restarts_go_from_plain_to_sasl_over_tls_with_acls(tmp_path: Path) -> None:
     """The steps of docs/security.md, while clients write and read all the time."""
-    with security_roll.plain_brokers(tmp_path, how_many(2, full=3)) as roll:
+    with security_roll.plain_brokers(tmp_path, 3) as roll:
         cluster = roll.cluster
         roll.make_users()
         with Traffic(cluster, security_roll.OF_PLAIN) as plain:

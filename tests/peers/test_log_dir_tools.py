@@ -107,6 +107,10 @@ def limits(cluster: Cluster) -> set[str]:
     return {one[LIMIT] for one in entries if LIMIT in one}
 
 
+@pytest.mark.full(
+    "tests/peers/test_log_dir_tools.py::test_a_move_is_cancelled_and_refused_where_it_cannot_be",
+    "tests/replica/test_directory_moves.py::test_records_are_taken_and_served_all_the_while",
+)
 def test_replicas_move_between_directories_under_load_throttled_and_verified(
     cluster: Cluster, tools: Tools
 ) -> None:
