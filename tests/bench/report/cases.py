@@ -366,7 +366,12 @@ def start_up() -> Case:
         began = time.perf_counter()
         broker.spawn()
         client = AdminClient(
-            {"bootstrap.servers": broker.address, "log_level": 0, "reconnect.backoff.max.ms": 50}
+            {
+                "bootstrap.servers": broker.address,
+                "log_level": 0,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 20,
+            }
         )
 
         def answers() -> bool:
