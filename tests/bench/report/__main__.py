@@ -33,9 +33,10 @@ from tests.bench.report.results import Results
 
 ROOT: Final = Path(__file__).parents[3]
 REPORT: Final = ROOT / "tests" / "bench" / "RESULTS.md"
-WHOLE: Final = Volume(megabytes=200, seconds=3)
-QUICK: Final = Volume(megabytes=60, seconds=1)
-WARM_UP: Final = Volume(megabytes=60, seconds=1)
+WHOLE: Final = Volume(megabytes=400, seconds=3)
+QUICK: Final = Volume(megabytes=150, seconds=1)
+# A JVM compiles for long: after 60 MB a case, Kafka's brokers still took half as much again.
+WARM_UPS: Final = 2
 PRODUCERS: Final = 8
 METHOD: Final = (
     "Clients, brokers and ZooKeeper share the machine. Kafka runs with its default threads, 1 GiB",
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace, bar: Progress) -> Results:
         (brokers, [one for one in each if one.quick or not options.quick])
         for brokers, each in groups
     ]
-    runs = (options.rounds + 1) * sum(len(each) for _, each in chosen) * len(systems.SYSTEMS)
+    runs = (options.rounds + WARM_UPS) * sum(len(each) for _, each in chosen) * len(systems.SYSTEMS)
     task = bar.add_task("starting", total=runs)
     for brokers, each in chosen:
         with contextlib.ExitStack() as stack:
@@ -75,9 +76,9 @@ def run(options: argparse.Namespace, bar: Progress) -> Results:
             volume = QUICK if options.quick else WHOLE
             bench = Bench(folder, found, tools, volume, results)
             # JVMs compile, and connections open, before anything counts.
-            warm = Bench(folder / "warm-up", found, tools, WARM_UP, Results())
+            warm = Bench(folder / "warm-up", found, tools, QUICK, Results())
             _made(warm.folder)
-            for number in range(-1, options.rounds):
+            for number in range(-WARM_UPS, options.rounds):
                 for case in each:
                     _round(bench if number >= 0 else warm, case, number, bar)
     return results
