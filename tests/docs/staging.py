@@ -28,6 +28,7 @@ _OTHERS = {
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
     "SECURITY.md": "project/security-policy.md",
+    "tests/bench/RESULTS.md": "results.md",
 }
 REFERENCE: Mapping[str, Callable[[], str]] = {
     "broker-settings.md": settings.broker_page,

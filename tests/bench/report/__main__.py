@@ -35,7 +35,7 @@ ROOT: Final = Path(__file__).parents[3]
 REPORT: Final = ROOT / "tests" / "bench" / "RESULTS.md"
 WHOLE: Final = Volume(megabytes=400, seconds=3)
 QUICK: Final = Volume(megabytes=150, seconds=1)
-# A JVM compiles for long: after 60 MB a case, Kafka's brokers still took half as much again.
+# A JVM compiles for long: after 60 MB a case, Kafka's brokers still took nearly twice as much.
 WARM_UPS: Final = 2
 PRODUCERS: Final = 8
 METHOD: Final = (
