@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import signal
 import socket
 import ssl
@@ -41,9 +40,9 @@ from confluent_kafka.admin import AdminClient
 from tests.bench import bench_produce_fetch, ratios
 from tests.bench.bench_requests import processor_seconds
 from tests.bench.side_by_side import BROKERS, SETTINGS, KafkaAtItsBest
+from tests.bench.warm_tools import WarmTools
 from tests.support import certificates, clients
 from tests.support.broker import Broker, Cluster, FreshBroker
-from tests.support.kafka_peer import Tools
 from tests.support.secure_broker import SecureBroker, jaas
 
 PARTITIONS: Final = 6
@@ -60,7 +59,6 @@ QUICK_SHARE: Final = 4
 # With `quick`, no round but the first begins that would end later than this after the start.
 QUICK_SECONDS: Final = 450
 USER, PASSWORD = "bench", "bench-secret"
-_RATE: Final = re.compile(r"([\d.]+) records/sec")
 
 
 class Secured(SecureBroker, FreshBroker):
@@ -82,12 +80,6 @@ class SecuredKafka(KafkaAtItsBest, SecureBroker):
     protocols = Secured.protocols
 
 
-class WarmTools(Tools):
-    """Kafka's tools in a JVM with the optimizing compiler."""
-
-    java = ("java", "-server")
-
-
 @dataclass(frozen=True, slots=True)
 class Case:
     """What one run measures."""
@@ -104,7 +96,7 @@ class Case:
 class Client:
     """The same outside client for all clusters; speeds are in megabytes per second."""
 
-    def __init__(self, tools: Tools, own: certificates.Issued) -> None:
+    def __init__(self, tools: WarmTools, own: certificates.Issued) -> None:
         self._tools = tools
         self._login = own.client()
         trust = f"ssl.truststore.type=PEM\nssl.truststore.location={own.authority_path}\n"
@@ -130,14 +122,9 @@ class Client:
             return bench_produce_fetch.produce(
                 address, topic, case.acks, records=count, record_bytes=case.size
             )
-        said = self._tools.run(
-            *("org.apache.kafka.tools.ProducerPerformance", "--topic", topic),
-            *("--num-records", str(count), "--record-size", str(case.size), "--throughput", "-1"),
-            *("--producer.config", self._files[case.protocol], "--producer-props"),
-            *(f"bootstrap.servers={address}", f"acks={case.acks}"),
-            *("linger.ms=5", "batch.size=65536"),
+        return self._tools.produce(
+            address, topic, count, case.size, acks=case.acks, config=self._files[case.protocol]
         )
-        return float(_RATE.findall(said)[-1]) * case.size / MEGA
 
     def fetch(self, case: Case, cluster: Cluster, topic: str, count: int) -> float:
         """Read them."""
@@ -146,15 +133,9 @@ class Client:
             return bench_produce_fetch.consume(
                 address, topic, records=count, record_bytes=case.size
             )
-        said = self._tools.run(
-            *("kafka.tools.ConsumerPerformance", "--bootstrap-server", address),
-            *("--topic", topic, "--messages", str(count), "--timeout", "60000"),
-            *("--group", f"group-of-{topic}", "--consumer.config", self._files[case.protocol]),
+        return self._tools.consume(
+            address, topic, count, case.size, config=self._files[case.protocol]
         )
-        columns = said.splitlines()[-1].split(", ")
-        assert int(columns[4]) >= count, said
-        # From the first fetch on, without the time in which the group forms.
-        return count * case.size / (float(columns[7]) / 1000) / MEGA
 
 
 def _jaas() -> str:

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from tests.support import jvm
 
@@ -226,7 +227,7 @@ class Tools:
         self.keep_archive(tool)
         return done.returncode, done.stdout, done.stderr
 
-    def __enter__(self) -> Tools:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -28,8 +28,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tests.bench.bench_produce_fetch import positive
 from tests.bench.report import cases, systems
-from tests.bench.report.cases import Bench, Case, Volume, WarmTools
+from tests.bench.report.cases import Bench, Case, Volume
 from tests.bench.report.results import Results
+from tests.bench.warm_tools import WarmTools
 
 ROOT: Final = Path(__file__).parents[3]
 REPORT: Final = ROOT / "tests" / "bench" / "RESULTS.md"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,22 +21,13 @@ from tests.bench.report.floors import PARTITIONS, SENT_BYTES, Floor
 from tests.bench.report.results import LIMIT, Results, What
 from tests.bench.report.systems import Running
 from tests.bench.side_by_side import wait_for
+from tests.bench.warm_tools import WarmTools
 from tests.support import clients
 from tests.support.broker import Broker
-from tests.support.kafka_peer import Tools
 
 MEGA: Final = 1_000_000
 GIGA: Final = 1_000_000_000
 MEBI: Final = 1024 * 1024
-KAFKA_TOOLS_PRODUCER: Final = "org.apache.kafka.tools.ProducerPerformance"
-CONSUMER: Final = "kafka.tools.ConsumerPerformance"
-_RATE: Final = re.compile(r"([\d.]+) records/sec")
-
-
-class WarmTools(Tools):
-    """Kafka's tools in a JVM with the optimizing compiler, which goes on between runs."""
-
-    java = ("java", "-server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +44,7 @@ class Bench:
 
     folder: Path
     systems: dict[str, Running]
-    tools: Sequence[Tools]
+    tools: Sequence[WarmTools]
     volume: Volume
     results: Results
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -63,7 +53,7 @@ class Bench:
         """Return the name of a topic that no system has."""
         return f"bench-{next(self._numbers)}"
 
-    def java(self, work: Callable[[Tools], float]) -> float:
+    def java(self, work: Callable[[WarmTools], float]) -> float:
         """Run a tool in each JVM at once; return the sum of the speeds."""
         with ThreadPoolExecutor(len(self.tools)) as pool:
             return sum(pool.map(work, self.tools))
@@ -127,26 +117,9 @@ class Shape:
         return max(1, volume.megabytes * MEGA // share // self.size)
 
 
-def write(tools: Tools, bootstrap: str, name: str, shape: Shape, count: int) -> float:
-    """Write records with ProducerPerformance; return megabytes per second."""
-    said = tools.run(
-        *(KAFKA_TOOLS_PRODUCER, "--topic", name, "--num-records", str(count)),
-        *("--record-size", str(shape.size), "--throughput", "-1", "--producer-props"),
-        *(f"bootstrap.servers={bootstrap}", f"acks={shape.acks}", "linger.ms=5"),
-        *("batch.size=65536", f"compression.type={shape.codec}"),
-    )
-    return float(_RATE.findall(said)[-1]) * shape.size / MEGA
-
-
-def read(tools: Tools, bootstrap: str, name: str, size: int, count: int) -> float:
-    """Read records with ConsumerPerformance; return megabytes per second since the first fetch."""
-    said = tools.run(
-        *(CONSUMER, "--bootstrap-server", bootstrap, "--topic", name, "--messages", str(count)),
-        *("--timeout", "60000", "--group", f"group-of-{name}"),
-    )
-    columns = said.splitlines()[-1].split(", ")
-    assert int(columns[4]) >= count, said
-    return count * size / (float(columns[7]) / 1000) / MEGA
+def write(tools: WarmTools, bootstrap: str, name: str, shape: Shape, count: int) -> float:
+    """Write records of a shape; return megabytes per second."""
+    return tools.produce(bootstrap, name, count, shape.size, acks=shape.acks, codec=shape.codec)
 
 
 def produce(title: str, shape: Shape, goal: float | None, share: float | None, quick: bool) -> Case:
@@ -214,12 +187,12 @@ def consume(
             if cold:
                 forget(running, made)
             with processor_time(bench, name, spent, lambda: count * size / GIGA):
-                bench.results.note(speed, name, read(tools, running.bootstrap, made, size, count))
+                bench.results.note(speed, name, tools.consume(running.bootstrap, made, count, size))
 
     def limit(bench: Bench) -> None:
         with Floor("hollow", str(size)) as floor:
             count = shape.count(bench.volume)
-            reached = read(bench.tools[0], floor.bootstrap, bench.new_name(), size, count)
+            reached = bench.tools[0].consume(floor.bootstrap, bench.new_name(), count, size)
             bench.results.note(speed, LIMIT, reached)
 
     return Case(f"consume {title}", measure, quick, None if speed.share is None else limit)

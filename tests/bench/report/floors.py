@@ -83,6 +83,7 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from odradek.protocol.regions import total_length
 
 BATCH_BYTES: Final = 64 * 1024
 SENT_BYTES: Final = 1024 * 1024
@@ -244,7 +245,7 @@ class _Hollow:
             answer = self._answers[api.request](request, header.api_version)
             start = headers.encode_response_header(api, version, header.correlation_id)
             parts = codec.encode_parts(answer, version)
-            size = len(start) + sum(len(one) for one in parts if not hasattr(one, "fd"))
+            size = len(start) + total_length(parts)
             self._send_all([_SIZE.pack(size) + start, *parts])
 
     def _send_all(self, parts: list[Any]) -> None:
