@@ -24,6 +24,8 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
 )
 
+_RETENTION = "spark.databricks.delta.properties.defaults.deletedFileRetentionDuration"
+
 KINDS = pytest.mark.parametrize("kind", ["volume", "s3a"])
 
 
@@ -187,9 +189,6 @@ def test_merge_changes_rows_by_key_and_refuses_two_of_one_key(
     assert not spark.conf.get("spark.databricks.delta.write.txnAppId", "")
 
 
-@pytest.mark.full(
-    "tests/spark/test_iceberg.py::test_files_and_snapshots_stay_few_and_the_last_batch_known"
-)
 def test_small_files_are_merged_after_so_many_batches(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -203,9 +202,7 @@ def test_small_files_are_merged_after_so_many_batches(
     assert read(spark, place) == [0, 1, 2]
 
 
-@pytest.mark.full(
-    "tests/spark/test_iceberg.py::test_files_and_snapshots_stay_few_and_the_last_batch_known"
-)
+@pytest.mark.full("tests/spark/test_delta.py::test_small_files_are_merged_after_so_many_batches")
 def test_files_of_a_table_go_when_its_retention_is_over(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -236,6 +233,31 @@ def test_files_of_a_table_go_when_its_retention_is_over(
     assert len(former & left) < len(former) / 2
     assert len(list(table.glob("*.parquet"))) < 20
     assert read(spark, str(table)) == list(range(20))
+
+
+@pytest.mark.full("tests/spark/test_delta.py::test_small_files_are_merged_after_so_many_batches")
+def test_files_go_after_a_rest_that_the_table_s_log_did_not_outlive(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Delta refuses to vacuum by a log that was pruned since the last time."""
+    table = tmp_path / "table"
+    spark.conf.set(_RETENTION, "interval 0 days")
+    try:
+        first = sinks.open_sink(config.DeltaSink(str(table)), sink_context("append", epoch=5))
+        for batch in range(12):
+            first(rows(spark, batch), batch)
+    finally:
+        spark.conf.unset(_RETENTION)
+    spark.sql(f"optimize delta.`{table}`")
+    # What Delta does with a log of a month ago at its next checkpoint.
+    for path in (table / "_delta_log").glob("00000000000000000*.json"):
+        if int(path.stem) < 10:
+            path.unlink()
+    second = config.DeltaSink(str(table), optimize_every=1)
+    sinks.open_sink(second, sink_context("append", epoch=9))(rows(spark, 12), 12)
+    assert "failed to optimize" not in caplog.text
+    assert len(list(table.glob("*.parquet"))) < 5
+    assert read(spark, str(table)) == list(range(13))
 
 
 @pytest.mark.parametrize(

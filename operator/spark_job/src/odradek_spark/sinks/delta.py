@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 _BATCH_BITS = 30
 _VACUUM_INTERVAL_S = 24 * 3600.0
 _APP_ID, _VERSION = "txnAppId", "txnVersion"
+_LOG_PRUNED = "DELTA_CANNOT_VACUUM_LITE"
 
 
 def open_delta(sink: config.DeltaSink, context: SinkContext) -> WriteBatch:
@@ -180,12 +181,21 @@ class _Table:
         try:
             spark.sql(f"optimize {self._name}")
             if time.monotonic() >= self._vacuum_due:
-                # Lite deletes only what the table's log names, and no files of others.
-                spark.sql(f"vacuum {self._name} lite")
+                self._vacuum(spark)
                 self._vacuum_due = time.monotonic() + _VACUUM_INTERVAL_S
         except PySparkException as error:
             # Others may rewrite the same files at the same time.
             log.warning("failed to optimize %s: %s", self._sink.path, str(error).partition("\n")[0])
+
+    def _vacuum(self, spark: SparkSession) -> None:
+        try:
+            # Lite deletes only what the table's log names, and lists no folder.
+            spark.sql(f"vacuum {self._name} lite")
+        except PySparkException as error:
+            # The log was pruned before: the job rested for longer than Delta keeps it.
+            if error.getCondition() != _LOG_PRUNED:
+                raise
+            spark.sql(f"vacuum {self._name}")
 
 
 def _batches(number: int) -> int:
