@@ -14,13 +14,17 @@ from odradek.handlers.conversion_memory import ConversionMemory
 from odradek.log.records import batch as batches
 from odradek.log.records.batch import Origin
 from odradek.log.segment.files import Region
+from odradek.net import unasked
 from odradek.net.memory_quotas import AnswerMemory
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.regions import Records
 from odradek.replica import reads
+from odradek.values import TopicPartition
 from tests.handlers.test_answer_room import NotReading
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
+
+OTHER = TopicPartition("other", 0)
 
 
 async def records_in_answer(broker: Broker, replicas: Replicas, version: int) -> Records | None:
@@ -135,3 +139,62 @@ async def test_a_partition_named_twice_is_planned_and_answered_once(
     assert isinstance(found, Region)
     found.close()
     assert planned == [0, 0], "the last entry counts"
+
+
+class Consumer:
+    """Fetches from a broker over one connection, and would wait for ten minutes."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._context = RequestContext(12, "c", "PLAINTEXT", "h", 1, unasked=unasked.Unasked())
+
+    async def fetch(self, key: TopicPartition, offset: int = 0, min_bytes: int = 1) -> bool:
+        """Return whether there were records."""
+        asked = FetchPartition(
+            partition=key.partition, fetch_offset=offset, partition_max_bytes=1 << 20
+        )
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=600_000,
+            min_bytes=min_bytes,
+            topics=[FetchTopic(topic=key.topic, partitions=[asked])],
+        )
+        answer = await fetch.fetch(self._broker, request, self._context)
+        fetch.discard(answer)
+        return any(part.record_set for part in answer.responses[0].partition_responses)
+
+
+async def two_partitions(replicas: Replicas) -> None:
+    """Lead KEY, which has a record, and OTHER, which has none."""
+    for key in (KEY, OTHER):
+        await replicas.lead(topic=key.topic)
+    await replicas.manager.append([(KEY, logs.batch(b"value"))], 1, 0, Origin.CLIENT)
+
+
+async def test_a_fetch_hardly_waits_while_its_client_has_records_of_another_partition(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await two_partitions(replicas)
+    consumer = Consumer(broker)
+    assert await consumer.fetch(KEY)
+    async with asyncio.timeout(60):
+        assert not await consumer.fetch(OTHER)
+
+
+@pytest.mark.parametrize("min_bytes", [1, 2])
+async def test_a_fetch_waits_once_nothing_is_left_to_ask_for_or_many_bytes_are_wanted(
+    broker: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch, min_bytes: int
+) -> None:
+    monkeypatch.setattr(unasked, "FIRST_WAIT_MS", 0)
+    await two_partitions(replicas)
+    consumer = Consumer(broker)
+    assert await consumer.fetch(KEY)
+    key, offset = (KEY, 1) if min_bytes == 1 else (OTHER, 0)
+    task = asyncio.create_task(consumer.fetch(key, offset, min_bytes))
+    waiting = replicas.manager._hosted.for_high_watermark
+    async with asyncio.timeout(60):
+        while not len(waiting):
+            assert not task.done()
+            await asyncio.sleep(0)
+        await replicas.manager.append([(key, logs.batch(b"value"))], 1, 0, Origin.CLIENT)
+        assert await task

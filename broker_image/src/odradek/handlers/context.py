@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from odradek.handlers.conversion_memory import ConversionMemory
 from odradek.net.memory_quotas import AnswerMemory
 from odradek.net.next_request import NextRequest
+from odradek.net.unasked import Unasked
 from odradek.quotas.client_quotas import ClientQuotas
 from odradek.quotas.request_quota import RequestQuota
 from odradek.values import ANONYMOUS, Principal
@@ -109,6 +110,8 @@ class RequestContext(NamedTuple):
     quota: RequestQuota | None = None
     # None: nobody sends one.
     next_request: NextRequest | None = None
+    # None: nothing is known of its connection.
+    unasked: Unasked | None = None
 
     def count_mutations(self, partitions: int, strict_since: int | None = None) -> None:
         """Count partitions that the request creates or deletes (KIP-599).

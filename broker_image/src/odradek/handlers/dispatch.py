@@ -347,6 +347,7 @@ class Dispatcher:
                     peer.principal,
                     quota,
                     peer.next_request,
+                    peer.unasked,
                 ),
             )
             if quota is not None:

@@ -56,8 +56,14 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     else:
         topics = _each_partition_once(request.topics)
         specs = _specs(topics)
+    max_wait_ms = request.max_wait_ms
+    # Who wants many bytes at once chose to wait for them.
+    is_prompt = request.replica_id < 0 and request.min_bytes <= 1 and not is_large
+    unasked = context.unasked if is_prompt else None
+    if unasked is not None:
+        max_wait_ms = unasked.wait_ms([spec.key for spec in specs], max_wait_ms)
     limits = FetchLimits(
-        request.max_wait_ms,
+        max_wait_ms,
         request.min_bytes,
         min(request.max_bytes, UNLIMITED_BYTES)
         if request.replica_id >= 0
@@ -99,6 +105,8 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         # As in Kafka: the client asks again once it may, so the answer need not wait in memory.
         close_all(records)
         return FetchResponse(responses=[])
+    if unasked is not None:
+        unasked.answer([result.key for result in results if result.region is not None])
     if not is_large:
         return _response(broker, request, topics, results, records)
     try:

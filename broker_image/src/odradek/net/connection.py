@@ -33,6 +33,7 @@ from odradek.net.next_request import NOT_THERE, NextRequest
 from odradek.net.pace import Pace, Transfer
 from odradek.net.sending import SLICE_BYTES, Outgoing, send_at_once
 from odradek.net.transport import Transport
+from odradek.net.unasked import Unasked
 from odradek.protocol.primitives import LENGTH32, MalformedError
 from odradek.protocol.regions import Part, close_all, total_length
 from odradek.values import ANONYMOUS, Principal
@@ -98,6 +99,7 @@ class ClientInfo:
     is_stranger: bool = False
     throttling: Throttling = field(default_factory=Throttling)
     next_request: NextRequest = field(default_factory=NextRequest)
+    unasked: Unasked = field(default_factory=Unasked)
 
 
 # Answers a frame: returns parts with response header but without size, or None for no answer. The
