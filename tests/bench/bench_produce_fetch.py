@@ -75,7 +75,14 @@ def consume(
 ) -> float:
     """Megabytes a second, from the beginnings to the ends."""
     consumer = confluent_kafka.Consumer(
-        {**settings(bootstrap), "group.id": "bench", "enable.auto.commit": False}
+        {
+            **settings(bootstrap),
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            # A full queue stops it for a second, which a fast broker sees more often.
+            "queued.max.messages.kbytes": 1_048_576,
+            "queued.min.messages": 1_000_000,
+        }
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, n, 0) for n in range(PARTITIONS)])
     left = records
