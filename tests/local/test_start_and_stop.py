@@ -73,6 +73,13 @@ def test_the_quickstart_on_kubernetes_is_read_and_what_has_no_meaning_is_named()
     assert {*secured, "User collector", "User admin"} <= {*found.unused}
 
 
+def test_image_and_rollout_of_brokers_have_no_meaning_here(tmp_path: Path) -> None:
+    wanted = cluster()
+    wanted["spec"] |= {"image": "registry.test/broker:1", "rollout": {"requestId": "1"}}
+    found = resources.read(written(tmp_path, wanted)).unused
+    assert {"KafkaCluster.spec.image", "KafkaCluster.spec.rollout"} <= {*found}
+
+
 @pytest.mark.parametrize(
     ("documents", "said"),
     [
@@ -89,6 +96,10 @@ def test_the_quickstart_on_kubernetes_is_read_and_what_has_no_meaning_is_named()
         ([cluster(replicas="3")], "spec.brokers.replicas must be an integer, not '3'"),
         ([cluster(replicas=True)], "spec.brokers.replicas must be an integer, not True"),
         ([cluster(replicas=0)], "spec.brokers.replicas must be at least 1, not 0"),
+        (
+            [{**cluster(), "spec": {**cluster()["spec"], "image": "a b"}}],
+            "spec.image 'a b' does not",
+        ),
         ([cluster(config={"num.partitions": 3})], 'must be a string, not 3; write it in quotes: "'),
         (
             [cluster(config={"num.partitions": "x"})],

@@ -67,7 +67,8 @@ class Operator:
     """`kopf run` as the image runs it, with the chart's rights; a context manager.
 
     `home` is the namespace of its release, the watched one where left out; `through` a kubeconfig
-    whose way to the API server it takes, `modules` are loaded before it. `kill` is SIGKILL.
+    whose way to the API server it takes, `modules` are loaded before it, `image` is that of
+    brokers. `kill` is SIGKILL.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Operator:
         home: str = "",
         through: Path | None = None,
         modules: Sequence[str] = (),
+        image: str = "registry.test/odradek-broker:1",
     ) -> None:
         home = home or namespace
         kubeconfig = account.write_kubeconfig(
@@ -93,7 +95,7 @@ class Operator:
         self._environment = {
             **os.environ,
             "KUBECONFIG": str(kubeconfig),
-            "ODRADEK_BROKER_IMAGE": "registry.test/odradek-broker:1",
+            "ODRADEK_BROKER_IMAGE": image,
             "ODRADEK_SPARK_IMAGE": "registry.test/odradek-spark:1",
             "ODRADEK_EXPORTER": '{"image": "registry.test/odradek-operator:1"}',
             "ODRADEK_CONSOLE": '{"image": "registry.test/odradek-operator:1"}',

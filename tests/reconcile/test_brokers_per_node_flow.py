@@ -2,107 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from contextlib import suppress
-from typing import Any
 
-from kazoo.exceptions import NodeExistsError, NoNodeError
-
-from odradek.values import BrokerId
 from odradek.zk import znodes
-from tests.reconcile import kills
 from tests.reconcile.conftest import Operator, Place
+from tests.reconcile.nodes import Nodes
 from tests.reconcile.test_cluster_flow import become_controller
 from tests.support.kubectl import eventually
-
-SETS = {"main-broker": 0, "main-broker-b": 100}
-
-
-class Nodes:
-    """Does what Kubernetes and brokers would: pods of both StatefulSets, and their registrations.
-
-    The n-th pod of each set is on the node n. Nothing runs on the nodes `lost`.
-    """
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.kube = kills.client(place.kubectl.kubeconfig)
-        self.lost: set[str] = set()
-
-    def stateful_set(self, name: str) -> dict[str, Any] | None:
-        return self.kube.get("apps/v1", "StatefulSet", self.place.namespace, name)
-
-    def play(self) -> None:
-        wanted: set[str] = set()
-        for name, first in SETS.items():
-            found = self.stateful_set(name)
-            if found is None:
-                continue
-            assert found["spec"].get("ordinals", {}).get("start", 0) == first
-            template = found["spec"]["template"]
-            text = json.dumps(template, sort_keys=True)
-            revision = hashlib.sha256(text.encode()).hexdigest()[:10]
-            count = found["spec"]["replicas"]
-            status = {
-                "replicas": count,
-                "observedGeneration": found["metadata"]["generation"],
-                "updateRevision": revision,
-            }
-            if any(found["status"].get(key) != value for key, value in status.items()):
-                self.kube.apply_status(found, status)
-            for number in range(count):
-                wanted.add(f"{name}-{first + number}")
-                self._run(f"{name}-{first + number}", first + number, template, revision)
-        for pod in self.kube.select("v1", "Pod", self.place.namespace):
-            if pod["metadata"]["name"] not in wanted:
-                self.kube.delete({**pod, "apiVersion": "v1", "kind": "Pod"}, 0)
-                self.unregister(int(pod["metadata"]["name"].rpartition("-")[2]))
-
-    def _run(self, name: str, broker_id: int, template: dict[str, Any], revision: str) -> None:
-        found = self.kube.get("v1", "Pod", self.place.namespace, name)
-        if found is not None and "deletionTimestamp" in found["metadata"]:
-            self.kube.delete(found, 0)
-            found = None
-        if found is not None:
-            return
-        self.unregister(broker_id)
-        node = f"n{broker_id % 100}"
-        where = {} if node in self.lost else {"nodeName": node}
-        labels = {**template["metadata"]["labels"], "controller-revision-hash": revision}
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": self.place.namespace, "labels": labels},
-            "spec": {"containers": [{"name": "c", "image": "i"}], **where},
-        }
-        made = self.kube.create(pod)
-        if where:
-            self.register(broker_id, node)
-            ready = [{"type": "Ready", "status": "True"}]
-            status = {"phase": "Running", "conditions": ready}
-            self.kube.apply_status({**pod, "metadata": made["metadata"]}, status)
-
-    def register(self, broker_id: int, node: str) -> None:
-        endpoint = znodes.BrokerEndpoint("PLAINTEXT", node, 9092 + broker_id // 100)
-        data = znodes.encode_broker(znodes.BrokerRegistration(BrokerId(broker_id), (endpoint,)))
-        with suppress(NodeExistsError):
-            self.place.client.create(znodes.broker_path(BrokerId(broker_id)), data, ephemeral=True)
-
-    def unregister(self, broker_id: int) -> None:
-        with suppress(NoNodeError):
-            self.place.client.delete(znodes.broker_path(BrokerId(broker_id)))
-
-    def wait(self, reason: str, words: str = "") -> dict[str, Any]:
-        """Play until Ready has this reason, and these words in its message."""
-
-        def probe() -> dict[str, Any]:
-            self.play()
-            found = self.place.kubectl.condition("kafkacluster", "main")
-            assert (found.get("reason"), words in found.get("message", "")) == (reason, True), found
-            return found
-
-        return eventually(probe, f"{reason} {words}", pause_s=0.3) or {}
 
 
 def change(place: Place, **brokers: int) -> None:

@@ -166,6 +166,11 @@ def kubectl(api: ApiServer) -> Kubectl:
         (CLUSTER, "spec/brokers", {"replicas": 6, "perNode": 2, "metricsPort": 65535}),
         (CLUSTER, "spec/brokers", {"replicas": 6, "perNode": 2, "hostNetwork": False}),
         (CLUSTER, "spec/brokers", {"replicas": 201, "perNode": 2}),
+        *((CLUSTER, "spec/image", image) for image in ("", "a b", " a:1", "a:1\n", "a\u00a0b")),
+        (CLUSTER, "spec/image", "a" * 1025),
+        (CLUSTER, "spec/rollout/requestId", ""),
+        (CLUSTER, "spec/rollout/requestId", "1" * 129),
+        (CLUSTER, "spec/rollout/upgrades", "Never"),
         (CLUSTER, "spec/brokers/storage/size", "lots"),
         (CLUSTER, "spec/brokers/config", {"num.partitions": 3}),
         (CLUSTER, "spec/brokers/resources", {"requests": {"cpu": "much"}}),
@@ -484,6 +489,19 @@ def test_names_of_exposed_listeners_fit_into_those_of_services(kubectl: Kubectl)
         objects.client(kubectl.kubeconfig).create(kubectl.namespace, wrong)
     kubectl.apply(change(wrong, "metadata/name", "c" * 37))
     kubectl("delete", "kafkacluster", "c" * 37)
+
+
+def test_image_of_a_clusters_own_is_not_upgraded(kubectl: Kubectl) -> None:
+    image = "registry.test:5000/odradek/Broker_1@sha256:" + "0" * 64
+    wanted = change(change(CLUSTER, "metadata/name", "pinned"), "spec/image", image)
+    automatic = change(wanted, "spec/rollout", {"requestId": "1", "upgrades": "Automatic"})
+    with pytest.raises(KubectlError, match=r"take out image, or rollout\.upgrades"):
+        kubectl.apply(automatic)
+    kubectl.apply(change(wanted, "spec/rollout", {"requestId": "1", "upgrades": "OnRequest"}))
+    with pytest.raises(KubectlError, match="requestId"):
+        kubectl.apply(change(wanted, "spec/rollout/requestId", ""))
+    kubectl.apply(change(automatic, "spec/image", _REMOVE))
+    kubectl("delete", "kafkacluster", "pinned")
 
 
 def test_job_that_stops_by_itself_may_have_a_schedule(kubectl: Kubectl) -> None:

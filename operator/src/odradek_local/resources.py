@@ -57,6 +57,9 @@ _UNUSED: Final[Mapping[str, tuple[str, ...]]] = {
         "authorization",
         "clusterCa",
         "clientsCa",
+        # Brokers are processes of this installation.
+        "image",
+        "rollout",
         "paused",
     ),
     "Topic": (

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from odradek_operator.cluster import (
+    asked,
     listener_objects,
     listener_plan,
     zookeeper_objects,
@@ -19,6 +20,7 @@ from odradek_operator.cluster import (
 )
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
+from odradek_operator.shared import pods
 from odradek_operator.shared.broker_sets import SET_SIZE, BrokerSets, set_name
 from odradek_operator.shared.objects import (
     CLUSTER_LABEL,
@@ -37,6 +39,8 @@ DATA_PATH: Final = "/var/lib/odradek"
 CONFIG_PATH: Final = "/etc/odradek"
 CONFIG_HASH: Final = "odradek.io/config-hash"
 TEMPLATE_HASH: Final = "odradek.io/template-hash"
+# Key of the ConfigMap: the racks of nodes.
+RACKS: Final = "racks"
 # Label of pods whose brokers share nodes: the number of their set.
 SET_LABEL: Final = "odradek.io/broker-set"
 # Annotation of the first StatefulSet: how many there are.
@@ -197,7 +201,7 @@ def desired_objects(
             "server.properties": server_properties(
                 own, own_setup, zookeeper, shares=brokers.share_nodes
             ),
-            "racks": racks_file(racks),
+            RACKS: racks_file(racks),
         }
         if own_setup is not None:
             data |= listener_objects.files(own_setup)
@@ -208,6 +212,7 @@ def desired_objects(
             "data": data,
         }
         pod = _pod_spec(meta, own, one, image, pull_policy, pull_secrets, own_setup)
+        request = asked.request_for(spec, live)
         notes = {
             # Without the settings that running brokers take (`settings`).
             CONFIG_HASH: digest(
@@ -217,8 +222,12 @@ def desired_objects(
             **(setup.annotations() if setup is not None else {}),
             **(zookeeper.annotations() if zookeeper is not None else {}),
             **scrape_annotations(own.metrics_port),
+            **({asked.REQUEST: request} if request is not None else {}),
         }
         workload = _stateful_set(meta, spec, one, live, count, pod, notes, setup, zookeeper)
+        workload["metadata"]["annotations"][asked.SPEC_HASH] = asked.spec_hash(
+            spec, request, setup, zookeeper, shares=one.shares
+        )
         if one.number == 0 and one.shares:
             workload["metadata"]["annotations"][SETS] = str(len(brokers.counts))
         objects += [config_map, *([] if number else [_budget(meta, budget)]), workload]
@@ -297,9 +306,13 @@ def _stateful_set(
     kept = "Delete" if spec.storage.delete_claims else "Retain"
     if zookeeper is not None:
         _add_zookeeper(pod, zookeeper)
+    template = {
+        "metadata": {"labels": {**labels(meta), **one.labels}, "annotations": dict(pod_notes)},
+        "spec": pod,
+    }
     # The live template may hold removed fields and additions of others, so templates are compared
     # by the hash of what was last applied.
-    notes = {TEMPLATE_HASH: digest(pod)}
+    notes = {TEMPLATE_HASH: digest(template)}
     if setup is not None:
         notes[listener_plan.ANNOTATION] = listener_plan.encode(setup.plan)
     if zookeeper is not None:
@@ -320,13 +333,7 @@ def _stateful_set(
             # That of the first set cannot change, and has those pods only that are named after it.
             "selector": {"matchLabels": {**selector(meta), **own}},
             "volumeClaimTemplates": claims,
-            "template": {
-                "metadata": {
-                    "labels": {**labels(meta), **one.labels},
-                    "annotations": dict(pod_notes),
-                },
-                "spec": pod,
-            },
+            "template": template,
         },
     }
 
@@ -422,7 +429,7 @@ def _container(
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 (inside the container)
     ]
     return {
-        "name": "broker",
+        "name": pods.BROKER,
         "image": image,
         "imagePullPolicy": pull_policy,
         "command": ["sh", "-c", start],

@@ -18,20 +18,20 @@ from odradek_operator.cluster import (
     expose,
     listener_objects,
     listener_plan,
+    objects_step,
     rollout,
     secured,
     settings,
+    upgrades,
     zookeeper_step,
 )
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.broker_steps import LiveSets
 from odradek_operator.cluster.expose import Registered
-from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.listener_plan import ListenerStep, LostPlanError
-from odradek_operator.cluster.objects import Budget
 from odradek_operator.cluster.own_secrets import ChangedError, NotPreparedError
 from odradek_operator.cluster.rollout import ClusterView
-from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
+from odradek_operator.cluster.upgrades import WaitingUpgrade
 from odradek_operator.cluster.zookeeper_plan import CONDITION as ZOOKEEPER_SECURED
 from odradek_operator.shared import (
     apply,
@@ -144,6 +144,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             return 0.0
     events: list[Event] = []
     told: tuple[Condition, ...] = ()
+    waits: WaitingUpgrade | None = None
     signing = body.get("status", {}).get("authorities")
     if not wanted.paused:
         configured = settings.reconcile(context, body, wanted)
@@ -172,7 +173,10 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             budget = rollout.budget(znodes.partitions, sharing)
             setup = prepared.setup if prepared else None
             setups = (setup, to_zookeeper)
-            if not _apply_objects(context, body, meta, wanted, live_sets, allowed, budget, *setups):
+            waits = objects_step.apply_objects(
+                context, body, meta, wanted, live_sets, allowed, budget, *setups
+            )
+            if waits is None:
                 return 0.0
         except ChangedError:
             return 0.0
@@ -207,7 +211,9 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         step = _present_step(wanted, live_set)
         exposed = expose.observe(context, meta, wanted, step.plan, allowed)
     else:
+        assert waits is not None
         view = expose.mark_moved(view, exposed, znodes.registered)
+        told = (*upgrades.judge(wanted, view, waits), *told)
         events += _roll(context, body, meta, wanted, view)
     judged = rollout.judge(wanted, view, allowed)
     if step.refused and judged[0].status:
@@ -370,61 +376,6 @@ def _live_sets(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpe
     first = read(0)
     many = max(wanted.per_node, broker_steps.sets_so_far(first))
     return [first, *map(read, range(1, many))]
-
-
-def _apply_objects(
-    context: ReconcileContext,
-    body: Body,
-    meta: ResourceMeta,
-    wanted: ClusterSpec,
-    live_sets: LiveSets,
-    allowed: BrokerSets,
-    budget: Budget,
-    setup: ListenerSetup | None,
-    zookeeper: ZooKeeperSetup | None,
-) -> bool:
-    """Apply the owned objects; False if the cluster changed meanwhile and nothing was written."""
-    racks = _racks(context, meta, wanted)
-    objects = cluster_objects.desired_objects(
-        meta,
-        wanted,
-        context.broker_image,
-        context.platform.pull_policy,
-        context.platform.pull_secrets,
-        racks,
-        live_sets,
-        allowed,
-        budget,
-        setup,
-        zookeeper,
-    )
-    changed = [one for one in objects if apply.differs(context, one)]
-    if changed and not apply.still_wanted(context, body):
-        return False
-    for one in changed:
-        context.kube.apply(one)
-        log.info("%s: applied %s %s", meta.name, one["kind"], one["metadata"]["name"])
-    return True
-
-
-def _racks(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec) -> dict[str, str]:
-    """Return node to rack. Where nodes cannot be read the racks of before stay."""
-    if wanted.rack_key is None:
-        return {}
-    try:
-        nodes = context.kube.select("v1", "Node", "")
-    except KubeError as error:
-        name = cluster_objects.workload_name(meta.name)
-        before = context.kube.get("v1", "ConfigMap", meta.namespace, name)
-        if before is None or error.code != 403:
-            raise
-        log.warning("failed to read nodes: %s; keeping the racks", error)
-        return cluster_objects.read_racks(before.get("data", {}).get("racks", ""))
-    found = {
-        node["metadata"]["name"]: node["metadata"].get("labels", {}).get(wanted.rack_key)
-        for node in nodes
-    }
-    return {node: rack for node, rack in found.items() if rack}
 
 
 def _grow_claims(

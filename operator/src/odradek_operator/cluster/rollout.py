@@ -20,7 +20,7 @@ from odradek_operator.cluster.listener_plan import ListenerPlan, ListenerStep
 from odradek_operator.cluster.objects import Budget
 from odradek_operator.shared import status
 from odradek_operator.shared.broker_sets import SET_SIZE, BrokerSets, broker_id_of
-from odradek_operator.shared.pods import is_ready, pending_reason
+from odradek_operator.shared.pods import image_of, is_ready, pending_reason
 from odradek_operator.shared.spec import (
     DEFAULT_OFFSETS_FACTOR,
     OFFSETS_FACTOR,
@@ -40,7 +40,7 @@ class BrokerPod:
     stands for those that it was started with (`listener_objects.HASH`), `zookeeper` for whom
     ZooKeeper takes it (`zookeeper_plan.MARK`). One that `moved` advertises other addresses on
     exposed listeners than it would after a restart. `last_node` is where it ran before, if that is
-    known and it has no node. `of_set` is the number of its StatefulSet.
+    known and it has no node. `of_set` is the number of its StatefulSet, `image` that of its pod.
     """
 
     broker_id: int
@@ -58,6 +58,7 @@ class BrokerPod:
     moved: bool = False
     last_node: str | None = None
     of_set: int = 0
+    image: str | None = None
 
     @property
     def healthy(self) -> bool:
@@ -363,6 +364,7 @@ def _broker_status(broker: BrokerPod) -> dict[str, Any]:
         "node": broker.node,
         "lastNode": broker.last_node,
         "address": broker.address,
+        "image": broker.image,
         "registered": broker.registered,
     }
     return {name: value for name, value in fields.items() if value is not None}
@@ -421,4 +423,5 @@ def _view_broker(broker_id: int, pod: Mapping[str, Any] | None, address: str | N
         trouble=pending_reason(pod),
         listeners=pod["metadata"].get("annotations", {}).get(listener_objects.HASH),
         zookeeper=pod["metadata"].get("annotations", {}).get(zookeeper_plan.MARK),
+        image=image_of(pod),
     )

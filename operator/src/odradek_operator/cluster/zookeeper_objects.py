@@ -25,13 +25,15 @@ _VOLUME: Final = "zookeeper"
 class ZooKeeperSetup:
     """A plan, and what pods get for it: the name of the Secret with the files, and settings.
 
-    `options` is what brokers have in KAFKA_OPTS, which names the file with the login.
+    `options` is what brokers have in KAFKA_OPTS, which names the file with the login. `files` are
+    the names of those that the Secret has.
     """
 
     plan: ZooKeeperPlan
     secret: str
     settings: Mapping[str, str]
     options: str
+    files: tuple[str, ...]
 
     def annotations(self) -> dict[str, str]:
         """Return the annotations of the pod template."""
@@ -45,6 +47,7 @@ def setup(plan: ZooKeeperPlan, credentials: ZooKeeperCredentials, secret: str) -
         secret,
         zookeeper_credentials.broker_settings(credentials, set_acl=plan.set_acl),
         zookeeper_credentials.broker_options(credentials),
+        tuple(sorted(zookeeper_credentials.files(credentials))),
     )
 
 

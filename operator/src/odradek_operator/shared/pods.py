@@ -1,15 +1,24 @@
-"""What a pod's status says. Pure."""
+"""What is read of a pod. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+# Name of the container in a broker's pod.
+BROKER: Final = "broker"
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
     """Return whether a pod's Ready condition is true."""
     conditions = pod.get("status", {}).get("conditions", ())
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def image_of(pod: Mapping[str, Any]) -> str | None:
+    """Return the image of a broker's pod, or of the template, beside what others have added."""
+    containers = pod["spec"].get("containers", ())
+    return next((one["image"] for one in containers if one["name"] == BROKER), None)
 
 
 def pending_reason(pod: Mapping[str, Any]) -> str | None:

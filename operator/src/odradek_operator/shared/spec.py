@@ -128,12 +128,23 @@ class AuthoritySpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RolloutSpec:
+    """When brokers restart besides for changes of the spec: once for each other `request_id`.
+
+    `on_request` is whether they get the operator's image only then.
+    """
+
+    request_id: str | None = None
+    on_request: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSpec:
     """A KafkaCluster as wanted.
 
     `zookeeper` is the connect string with the chroot, as Kafka writes it. The defaults are those of
     a topic that names no number of partitions or replicas. Without `listeners` there is one in
-    plain text on `port`.
+    plain text on `port`, without `image` brokers have the operator's.
     """
 
     zookeeper: str
@@ -161,11 +172,18 @@ class ClusterSpec:
     cluster_ca: AuthoritySpec = AuthoritySpec()
     clients_ca: AuthoritySpec = AuthoritySpec()
     per_node: int = 1
+    image: str | None = None
+    rollout: RolloutSpec = RolloutSpec()
 
     @property
     def brokers(self) -> BrokerSets:
         """The brokers as wanted."""
         return BrokerSets.spread(self.replicas, self.per_node)
+
+    @property
+    def holds_upgrades(self) -> bool:
+        """Return whether an upgrade of the operator alone restarts no broker."""
+        return self.image is not None or self.rollout.on_request
 
     @property
     def fewest_nodes(self) -> int:
@@ -386,7 +404,13 @@ def parse_cluster(body: Body) -> ClusterSpec:
         cluster_ca=_authority(spec.get("clusterCa", {})),
         clients_ca=_authority(spec.get("clientsCa", {})),
         per_node=per_node,
+        image=spec.get("image"),
+        rollout=_rollout(spec.get("rollout", {})),
     )
+
+
+def _rollout(raw: Mapping[str, Any]) -> RolloutSpec:
+    return RolloutSpec(raw.get("requestId"), raw.get("upgrades") == "OnRequest")
 
 
 def _authority(raw: Mapping[str, Any]) -> AuthoritySpec:
