@@ -29,14 +29,25 @@ def _cluster(where: Paths, nodes: Sequence[Node], *, on_docker: bool) -> None:
         builtin.up(nodes, where, [])
 
 
+def _image(name: str) -> images.Image:
+    known = {image.name: image for image in images.IMAGES}
+    if name not in known:
+        raise ClusterError(f"no image {name}; there are {', '.join(known)}")
+    return known[name]
+
+
+def _tag(where: Paths, nodes: Sequence[Node], *, on_docker: bool, name: str, tag: str) -> None:
+    if on_docker:
+        kind.tag(where, _image(name), tag)
+    else:
+        images.tag(where, nodes, _image(name), tag)
+
+
 def _images(
     where: Paths, nodes: Sequence[Node], *, on_docker: bool, names: list[str]
 ) -> Sequence[str]:
     """Build images, and load them where there is a cluster; return those that changed there."""
-    known = {image.name: image for image in images.IMAGES}
-    if unknown := set(names) - set(known):
-        raise ClusterError(f"no image {sorted(unknown)[0]}; there are {', '.join(known)}")
-    wanted = [known[name] for name in names] or list(known.values())
+    wanted = [_image(name) for name in names] or list(images.IMAGES)
     running = where.kubeconfig.exists() and control.answers(where)
     if on_docker:
         kind.build_all(where, wanted)
@@ -80,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--keda", action="store_true", help="KEDA only, which takes long")
     load = commands.add_parser("images", help="build images; load them where there is a cluster")
     load.add_argument("names", nargs="*", metavar="IMAGE", help="default: all of them")
+    tag = commands.add_parser("tag", help="give an image on the nodes one more tag")
+    tag.add_argument("image", metavar="IMAGE")
+    tag.add_argument("tag", metavar="TAG")
     commands.add_parser("kubeconfig", help="print the path of the kubeconfig")
     commands.add_parser("volumes", help="empty released volumes and offer them again")
     for name, text in (
@@ -126,6 +140,9 @@ def _dispatch(arguments: argparse.Namespace, where: Paths) -> None:
         _tools(where, on_docker=on_docker)
         tools.ensure(where, tools.JUDGES + tools.CLIENTS + tools.STORES)
 
+    def give_tag() -> None:
+        _tag(where, nodes, on_docker=on_docker, name=arguments.image, tag=arguments.tag)
+
     name = getattr(arguments, "node", "")
     actions: dict[str, Callable[[], None]] = {
         "up": up,
@@ -133,6 +150,7 @@ def _dispatch(arguments: argparse.Namespace, where: Paths) -> None:
         "down": lambda: _down(where, nodes, on_docker=on_docker),
         "tools": build_tools,
         "images": build_images,
+        "tag": give_tag,
         "kubeconfig": lambda: _kubeconfig(where),
         "volumes": lambda: _volumes(where, on_docker=on_docker),
         "fail": lambda: builtin.fail_node(nodes, name),

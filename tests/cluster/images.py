@@ -36,7 +36,11 @@ class Image:
     @property
     def tag(self) -> str:
         """The image name in pods."""
-        return f"localhost/odradek/{self.name}:dev"
+        return self.tagged("dev")
+
+    def tagged(self, name: str) -> str:
+        """Return the image name with another tag."""
+        return f"localhost/odradek/{self.name}:{name}"
 
     @property
     def context(self) -> Path:
@@ -158,6 +162,12 @@ def load_all(paths: Paths, nodes: Sequence[Node], images: Sequence[Image] = IMAG
             _load(paths, image.tag, current, lacking)
         changed.append(image.tag)
     return changed
+
+
+def tag(paths: Paths, nodes: Sequence[Node], image: Image, name: str) -> None:
+    """Give an image that nodes have one more tag."""
+    for member in nodes:
+        node.ctr(member, paths, "images", "tag", "--force", image.tag, image.tagged(name))
 
 
 def _load(paths: Paths, name: str, current: str, nodes: Sequence[Node]) -> None:

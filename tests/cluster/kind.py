@@ -90,6 +90,13 @@ def load_all(paths: Paths, wanted: Sequence[Image]) -> list[str]:
     return changed
 
 
+def tag(paths: Paths, image: Image, name: str) -> None:
+    """Give an image that nodes have one more tag."""
+    for worker in _workers(paths):
+        ctr = ["docker", "exec", worker, "ctr", "--namespace", "k8s.io"]
+        run([*ctr, "images", "tag", "--force", image.tag, image.tagged(name)])
+
+
 def empty_volume(worker: str, directory: str) -> None:
     """Delete the content of a volume's directory in a node container."""
     run(["docker", "exec", worker, "find", directory, "-mindepth", "1", "-delete"])
