@@ -25,8 +25,9 @@ PYTEST := $(PY) -m tests.second_try
 UNIT := -m "not e2e and not bench" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The tests start some hundred Python processes: their modules are compiled once, beside the checkout.
-compiled unit quick chaos simulate: export PYTHONPYCACHEPREFIX := $(HOME)/.cache/odradek/pycache
-compiled unit quick chaos simulate: export PYTHONDONTWRITEBYTECODE :=
+# Measurements start brokers as they are installed: compiled.
+compiled unit quick chaos simulate bench benches: export PYTHONPYCACHEPREFIX := $(HOME)/.cache/odradek/pycache
+compiled unit quick chaos simulate bench benches: export PYTHONDONTWRITEBYTECODE :=
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
