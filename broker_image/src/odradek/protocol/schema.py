@@ -237,7 +237,8 @@ def nested(
 
 
 def _make(cls: type[T], versions: tuple[int, int] | None, flexible_from: int | None) -> type[T]:
-    made = dataclass(slots=True, kw_only=True)(cls)
+    # `dataclass` would compile three methods per class: a quarter of a broker's start.
+    made = dataclass(slots=True, kw_only=True, init=False, repr=False, eq=False)(cls)
     fields = []
     for declared in dataclasses.fields(made):  # type: ignore[arg-type]  # dataclass() just made it
         kind, since, until, nullable_since, tag = declared.metadata[_FIELD_KEY]
@@ -246,7 +247,38 @@ def _make(cls: type[T], versions: tuple[int, int] | None, flexible_from: int | N
             Field(declared.name, kind, since, until, nullable_since, tag, declared.default, factory)
         )
     _SCHEMAS[made] = Schema(cls.__name__, tuple(fields), versions, flexible_from)
+    for name, method in _METHODS.items():
+        setattr(made, name, method)
     return made
+
+
+def _first_init(self: Any, **values: Any) -> None:
+    """Make the constructor of the class at its first use, as `codec` does with what it needs."""
+    cls: Any = type(self)
+    declared = [(one.name, one.type, one) for one in dataclasses.fields(cls)]
+    like = dataclasses.make_dataclass(cls.__name__, declared, kw_only=True, repr=False, eq=False)
+    cls.__init__ = like.__init__
+    cls.__init__(self, **values)
+
+
+def _shown(self: Any) -> str:
+    values = (f"{one.name}={getattr(self, one.name)!r}" for one in of(type(self)).fields)
+    return f"{type(self).__qualname__}({', '.join(values)})"
+
+
+def _equals(self: object, other: object) -> bool:
+    if type(other) is not type(self):
+        return NotImplemented
+    names = [one.name for one in of(type(self)).fields]
+    return all(getattr(self, name) == getattr(other, name) for name in names)
+
+
+_METHODS: Final = {
+    "__init__": _first_init,
+    "__repr__": _shown,
+    "__eq__": _equals,
+    "__hash__": None,  # they change
+}
 
 
 @dataclass_transform(
