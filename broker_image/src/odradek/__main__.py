@@ -20,7 +20,7 @@ from typing import Final
 
 import click
 
-from odradek import broker_processes
+from odradek import broker_processes, long_lived
 from odradek import config as configuration
 from odradek import zookeeper as zookeeper_server
 from odradek.properties import ConfigError
@@ -100,7 +100,8 @@ def broker(properties: str, override: tuple[str, ...], count: int) -> None:
     for name in unknown:
         click.echo(f"odradek: warning: unknown configuration {name} is ignored", err=True)
     # Imported late: an invalid setting is reported without loading the whole broker.
-    from odradek import server
+    with long_lived.loading():
+        from odradek import server
 
     if count == 1:
         sys.exit(server.run(settings, log_level))

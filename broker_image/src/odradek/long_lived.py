@@ -16,13 +16,28 @@ looks through everything. With many replicas it stays, about a kilobyte per free
 
 from __future__ import annotations
 
+import contextlib
 import gc
+from collections.abc import Iterator
 from typing import Final
 
 MADE_PER_FREEZE: Final = 100
 DELETED_PER_THAW: Final = 10_000
 MOST_THAWED: Final = 1000
 PARTITIONS_PER_FREEZE: Final = 5000
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Collect no garbage meanwhile: hardly any of what modules make ever is.
+
+    The collector would look through it again and again, for a tenth of the time.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def freeze() -> None:

@@ -50,12 +50,15 @@ async def create_persistent_paths(
     They have null data, not empty data: for Kafka an empty block of producer ids is damaged, and it
     would not start in this cluster.
     """
-    for path in paths:
-        while True:
-            with contextlib.suppress(NodeExistsError, ConnectionLoss, SessionExpiredError):
-                if await session.exists(path) is not None:
-                    break
-                await session.create(path, None, make_parents=True)
+    await asyncio.gather(*(_create_persistent(session, path) for path in paths))
+
+
+async def _create_persistent(session: Session, path: str) -> None:
+    while True:
+        with contextlib.suppress(NodeExistsError, ConnectionLoss, SessionExpiredError):
+            if await session.exists(path) is not None:
+                return
+            await session.create(path, None, make_parents=True)
 
 
 async def ensure_cluster_id(session: Session, expected: str | None = None) -> str:
