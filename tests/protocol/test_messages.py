@@ -35,7 +35,7 @@ def test_equal_messages_are_of_one_class_with_equal_fields() -> None:
     one = Outer(name="a", inner=[Inner(number=1)])
     assert one == Outer(name="a", inner=[Inner(number=1)])
     assert one != Outer(name="a", inner=[Inner(number=2)])
-    assert one != "a"
+    assert one.__eq__("a") is NotImplemented
     assert dataclasses.replace(one, count=8) == Outer(name="a", count=8, inner=one.inner)
 
 

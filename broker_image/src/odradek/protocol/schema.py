@@ -257,8 +257,8 @@ def _first_init(self: Any, **values: Any) -> None:
     cls: Any = type(self)
     declared = [(one.name, one.type, one) for one in dataclasses.fields(cls)]
     like = dataclasses.make_dataclass(cls.__name__, declared, kw_only=True, repr=False, eq=False)
-    cls.__init__ = like.__init__
-    cls.__init__(self, **values)
+    init = cls.__init__ = vars(like)["__init__"]
+    init(self, **values)
 
 
 def _shown(self: Any) -> str:
@@ -266,7 +266,7 @@ def _shown(self: Any) -> str:
     return f"{type(self).__qualname__}({', '.join(values)})"
 
 
-def _equals(self: object, other: object) -> bool:
+def _equals(self: object, other: object) -> Any:
     if type(other) is not type(self):
         return NotImplemented
     names = [one.name for one in of(type(self)).fields]
