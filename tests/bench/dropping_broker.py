@@ -13,18 +13,20 @@ from typing import Any
 
 from odradek.__main__ import main
 from odradek.protocol.errors import ErrorCode
-from odradek.replica.appends import Appender, AppendOutcome
+from odradek.replica.appends import Appended, Appender, AppendOutcome
+from odradek.replica.purgatory import Purgatory
 from odradek.values import TopicPartition
 
 
 async def drop(
     _: Appender, entries: Sequence[tuple[TopicPartition, Any]], *_rest: object
-) -> list[AppendOutcome]:
+) -> Appended:
     """Append nothing, and say that it is done."""
-    return [AppendOutcome(key, ErrorCode.NONE, 0) for key, _ in entries]
+    outcomes = [AppendOutcome(key, ErrorCode.NONE, 0) for key, _ in entries]
+    return Appended(outcomes, (), 0, Purgatory())
 
 
 if __name__ == "__main__":
-    Appender.append = drop  # type: ignore[assignment]
+    Appender.begin = drop  # type: ignore[assignment]
     sys.argv[1:1] = ["broker"]
     main()

@@ -12,9 +12,21 @@ import confluent_kafka
 import pytest
 from kazoo.client import KazooClient
 
+from odradek.log.records import records
+from odradek.protocol import codec, headers
+from odradek.protocol.api import ApiKey
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from odradek.protocol.primitives import LENGTH32
 from odradek.zk import znodes
-from tests.support.broker import Cluster, wait_until
+from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET, consume_all, create_topic, produce_all
+from tests.support.logs import START_MS
 
 TOPIC = "replicated"
 SETTINGS = {
@@ -215,3 +227,42 @@ def test_returning_broker_with_an_empty_disk_copies_everything(three: Cluster) -
         follower.start()
         wait_until(lambda: follower.broker_id in state(client).isr, "in sync again")
     check_replicas_are_identical(three)
+
+
+def produce_frame(number: int) -> bytes:
+    """A Produce of one record with acks=all."""
+    written = PartitionProduceData(index=0, records=records.make([(None, b"v")], START_MS))
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=120_000,
+        topic_data=[TopicProduceData(name=TOPIC, partition_data=[written])],
+    )
+    header = headers.encode_request_header(headers.RequestHeader(ApiKey.PRODUCE, 8, number, "c"))
+    body = header + codec.encode(request, 8)
+    return LENGTH32.pack(len(body)) + body
+
+
+def test_records_are_written_while_those_before_them_wait_for_replicas(tmp_path: Path) -> None:
+    """Followers that come back copy the records of three requests at once (ADR 22)."""
+    patient = {**SETTINGS, **STEADY, "replica.lag.time.max.ms": "60000"}
+    with Cluster(tmp_path, brokers=3, settings=patient) as cluster:
+        create_topic(cluster.bootstrap, TOPIC, partitions=1, replicas=3)
+        with cluster.zookeeper.client() as client:
+            leader = cluster.brokers[led(client).leader]
+        followers = [one for one in cluster.brokers.values() if one is not leader]
+        [log] = (leader.log_dir / f"{TOPIC}-0").glob("*.log")
+        for follower in followers:
+            follower.signal(signal.SIGSTOP)
+        with leader.connect() as sock, sock.makefile("rb") as answers:
+            sock.sendall(b"".join(map(produce_frame, range(3))))
+            whole = 3 * len(records.make([(None, b"v")], START_MS))
+            wait_until(lambda: log.stat().st_size == whole, "all three are in the leader's log")
+            for follower in followers:
+                follower.signal(signal.SIGCONT)
+            for number in range(3):
+                (size,) = LENGTH32.unpack(answers.read(LENGTH32.size))
+                answer = answers.read(size)
+                assert LENGTH32.unpack_from(answer)[0] == number
+                found, _ = codec.decode(ProduceResponse, 8, answer, LENGTH32.size)
+                [one] = found.responses[0].partition_responses
+                assert (one.error_code, one.base_offset) == (ErrorCode.NONE, number)

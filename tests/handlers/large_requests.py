@@ -128,7 +128,7 @@ async def ask(broker: Broker, request: object, version: int) -> bytes:
     api = next(api for api in APIS.values() if api.request is type(request))
     dispatcher = Dispatcher(broker, "PLAINTEXT")
     parts = await dispatcher.dispatch(frame(request, version), ClientInfo("h", 1, 1))
-    assert parts is not None
+    assert isinstance(parts, list)
     joined = b"".join(part for part in parts if isinstance(part, bytes))
     _, position = headers.decode_response_header(api, version, joined)
     return joined[position:]

@@ -9,14 +9,13 @@ import pytest
 
 from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import SERVED, Dispatcher
-from odradek.net.connection import ClientInfo
+from odradek.net.connection import Answer, ClientInfo
 from odradek.net.memory_quotas import AnswerMemory
 from odradek.protocol import codec, headers
 from odradek.protocol.api import ApiKey
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
 from odradek.protocol.messages.fetch import FetchRequest
 from odradek.protocol.messages.metadata import MetadataRequest
-from odradek.protocol.regions import Part
 from tests.support.control import state, update
 from tests.support.replicas import Replicas
 
@@ -41,7 +40,7 @@ def frame(request: object, key: ApiKey, version: int) -> memoryview:
 
 async def dispatched(
     broker: Broker, answers: AnswerMemory, asked: memoryview
-) -> asyncio.Future[list[Part] | None]:
+) -> asyncio.Future[Answer]:
     """Ask, and let what does not wait for other than the loop be done."""
     bounded = dataclasses.replace(broker, answers=answers)
     dispatcher = Dispatcher(bounded, "PLAINTEXT")

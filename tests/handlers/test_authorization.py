@@ -210,8 +210,8 @@ async def test_dispatcher_asks_for_the_principal_and_the_host_of_the_connection(
         ClientInfo("10.0.0.1", 9, 1, lambda: True, BOB),
     ):
         parts = await dispatcher.dispatch(asked, peer)
-        assert parts is not None
-        assert b"".join(bytes(one) for one in parts)[4:6] == b"\x00\x1f"  # type: ignore[arg-type]
+        assert isinstance(parts, list)
+        assert b"".join(bytes(one) for one in parts)[4:6] == b"\x00\x1f"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
+    ProduceResponse,
     TopicProduceData,
 )
 from odradek.values import TopicPartition
@@ -36,7 +37,7 @@ async def send(
     answer = await produce.produce(
         broker, request, RequestContext(version, client_id, "PLAINTEXT", "h", 1)
     )
-    assert answer is not None
+    assert isinstance(answer, ProduceResponse)
     return [ErrorCode(topic.partition_responses[0].error_code) for topic in answer.responses]
 
 

@@ -15,6 +15,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
+    ProduceResponse,
     TopicProduceData,
 )
 from tests.support.logs import START_MS
@@ -45,7 +46,7 @@ async def send(broker: Broker) -> ErrorCode:
         topic_data=[TopicProduceData(name=KEY.topic, partition_data=[part])],
     )
     answer = await produce.produce(broker, request, RequestContext(2, "c", "PLAINTEXT", "h", 1))
-    assert answer is not None
+    assert isinstance(answer, ProduceResponse)
     return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
 

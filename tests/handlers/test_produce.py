@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from odradek.handlers import produce
 from odradek.handlers.context import Broker, RequestContext
 from odradek.log.records import contents, records
+from odradek.net.owed_answers import Later
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.produce import (
@@ -19,6 +21,7 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from odradek.replica.reads import FetchLimits, FetchSpec
 from tests.support.logs import START_MS
 from tests.support.replicas import KEY, TOPIC, Replicas
 
@@ -27,11 +30,15 @@ KEYLESS = records.make([(b"k", b"v"), (None, b"v"), (None, b"v")], START_MS)
 
 
 async def send(
-    broker: Broker, *entries: tuple[str, int, bytes], version: int = 9
+    broker: Broker,
+    *entries: tuple[str, int, bytes],
+    version: int = 9,
+    acks: int = 1,
+    takes_later: bool = False,
 ) -> ProduceResponse:
     """Produce to (topic, partition), each in a topic of its own; return what a client decodes."""
     request = ProduceRequest(
-        acks=1,
+        acks=acks,
         timeout_ms=0,
         topic_data=[
             TopicProduceData(
@@ -40,9 +47,9 @@ async def send(
             for topic, index, data in entries
         ],
     )
-    context = RequestContext(version, "c", "PLAINTEXT", "h", 1)
+    context = RequestContext(version, "c", "PLAINTEXT", "h", 1, takes_later=takes_later)
     answer = await produce.produce(broker, request, context)
-    assert answer is not None
+    assert isinstance(answer, ProduceResponse)
     decoded, _ = codec.decode(ProduceResponse, version, codec.encode(answer, version))
     return decoded
 
@@ -131,3 +138,33 @@ async def test_an_answer_names_so_many_records_and_then_only_partitions(
     named = [len(one.record_errors) for one in parts]
     assert sum(named) == produce.MOST_RECORD_ERRORS
     assert named[-2:] == [0, 0]
+
+
+async def test_an_answer_that_waits_for_replicas_is_there_later(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await replicas.lead(isr=(1, 2), replicas=(1, 2))
+    written = [PartitionProduceData(index=0, records=records.make([(b"k", b"v")], START_MS))]
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=60_000,
+        topic_data=[TopicProduceData(name=TOPIC, partition_data=written)],
+    )
+    context = RequestContext(9, "c", "PLAINTEXT", "h", 1, takes_later=True)
+    later = await produce.produce(broker, request, context)
+    assert isinstance(later, Later)
+    assert replicas.manager.partitions[KEY].log.log_end_offset == 1
+    waiting = asyncio.ensure_future(later.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await replicas.manager.fetch([FetchSpec(KEY, 1, 1)], 2, FetchLimits(0, 1, 1))
+    assert outcomes(await waiting) == [(TOPIC, 0, 0)]
+
+
+async def test_an_answer_that_is_there_at_once_is_none_for_later(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await replicas.lead()
+    data = records.make([(b"k", b"v")], START_MS)
+    answer = await send(broker, (TOPIC, 0, data), acks=-1, takes_later=True)
+    assert outcomes(answer) == [(TOPIC, 0, 0)]

@@ -7,7 +7,7 @@ these mistakes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from odradek.controller import election
@@ -15,7 +15,7 @@ from odradek.handlers.context import ControllerLink
 from odradek.log.partition.topic_identity import TopicIdentity
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica import isr, topic_identities, truncation
-from odradek.replica.appends import Appender
+from odradek.replica.appends import Appended, Appender
 from odradek.replica.fetcher import SourceFetcher
 from odradek.replica.isr import Isr
 from odradek.replica.manager import ReplicaManager
@@ -25,7 +25,7 @@ from odradek.replica.stray_replicas import StrayReplicas
 from tests.simulator.disk import SimulatedLog
 
 
-async def _acknowledge_at_once(self: Appender, waiting: Sequence[Any], timeout_ms: int) -> None:
+async def _acknowledge_at_once(self: Appended) -> None:
     """Do not wait for the in-sync replicas."""
 
 
@@ -129,7 +129,7 @@ def _judge_by_id(
 
 
 BUGS: dict[str, list[tuple[object, str, Any]]] = {
-    "acknowledges before replication": [(Appender, "_acknowledged", _acknowledge_at_once)],
+    "acknowledges before replication": [(Appended, "acknowledged", _acknowledge_at_once)],
     "truncates to the high watermark": [(SourceFetcher, "_truncate", _truncate_to_high_watermark)],
     "ignores leader epochs": [
         (Partition, "check_leader", _any_epoch),

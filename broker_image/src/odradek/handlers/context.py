@@ -112,6 +112,8 @@ class RequestContext(NamedTuple):
     next_request: NextRequest | None = None
     # None: nothing is known of its connection.
     unasked: Unasked | None = None
+    # Whether the handler may return an answer that is there later.
+    takes_later: bool = False
 
     def count_mutations(self, partitions: int, strict_since: int | None = None) -> None:
         """Count partitions that the request creates or deletes (KIP-599).
@@ -124,5 +126,6 @@ class RequestContext(NamedTuple):
             self.quota.mutate(partitions, strict=strict)
 
 
-# A handler returns the answer, its encoded body, or None where the protocol has no answer (acks=0).
+# A handler returns the answer, its encoded body, where it comes from later (`Later`, if the context
+# takes that), or None where the protocol has no answer (acks=0).
 Handle = Callable[[Broker, object, RequestContext], Awaitable[object | bytes | None]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -39,8 +40,9 @@ from odradek.handlers import (
 )
 from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.rules import Rule
-from odradek.net.connection import ClientInfo
+from odradek.net.connection import Answer, ClientInfo
 from odradek.net.frame import ProtocolViolation
+from odradek.net.owed_answers import Later
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS, Api, ApiKey
 from odradek.protocol.codec import MalformedError, TooManyElementsError
@@ -292,7 +294,7 @@ class Dispatcher:
             {key: served.api.name for key, served in SERVED.items()}
         )
 
-    def dispatch(self, frame: memoryview, peer: ClientInfo) -> Awaitable[list[Part] | None]:
+    def dispatch(self, frame: memoryview, peer: ClientInfo) -> Awaitable[Answer]:
         """Return the parts of the answer, None if there is none. Raises ProtocolViolation."""
         if not self._quotas.enforced or peer.is_stranger:
             return self._serve(frame, peer)
@@ -301,7 +303,7 @@ class Dispatcher:
 
     async def _serve(
         self, frame: memoryview, peer: ClientInfo, meter: CpuMeter | None = None
-    ) -> list[Part] | None:
+    ) -> Answer:
         began = perf_counter()
         try:
             header, position = headers.decode_request_header(frame)
@@ -348,8 +350,11 @@ class Dispatcher:
                     quota,
                     peer.next_request,
                     peer.unasked,
+                    peer.takes_later and meter is None and not is_large,
                 ),
             )
+            if isinstance(answer, Later):
+                return Later(partial(self._answer_later, served, header, answer, began))
             if quota is not None:
                 answer = _throttled(header, quota, answer, peer)
             self._observe[header.api_key](perf_counter() - began)
@@ -374,6 +379,16 @@ class Dispatcher:
             if is_large:
                 slices.run_in_background(codec.free_in_slices(request, answer))
                 slices.end_pause()
+
+    async def _answer_later(
+        self, served: Served, header: headers.RequestHeader, later: Later[Any], began: float
+    ) -> list[Part]:
+        """Return the parts of an answer to a request of few elements."""
+        answer = await later.wait()
+        self._observe[header.api_key](perf_counter() - began)
+        return headers.encode_response(
+            served.api, header.api_version, header.correlation_id, answer
+        )
 
     def _quota(
         self,

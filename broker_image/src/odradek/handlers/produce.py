@@ -7,6 +7,7 @@ Versions before 3 carry the message formats before 0.11, which are first convert
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from functools import partial
 
 from odradek import slices
 from odradek.clock import wall_ms
@@ -16,6 +17,7 @@ from odradek.log.partition import conversion
 from odradek.log.records import batch, compression
 from odradek.log.records.batch import Origin
 from odradek.net.frame import ProtocolViolation
+from odradek.net.owed_answers import Later
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -25,11 +27,11 @@ from odradek.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from odradek.protocol.regions import Buffer
-from odradek.replica.appends import AppendOutcome
+from odradek.replica.appends import ACKS_ALL, Appended, AppendOutcome
 from odradek.security.acls import AclOperation, ResourceType
 from odradek.values import INTERNAL_TOPICS, TopicPartition
 
-VALID_ACKS = (-1, 0, 1)
+VALID_ACKS = (ACKS_ALL, 0, 1)
 FIRST_WITH_MAGIC_2 = 3
 FIRST_WITH_ZSTD = 7
 FIRST_WITH_INVALID_RECORD = 8
@@ -52,7 +54,7 @@ _Answers = dict[str, TopicProduceResponse]
 
 async def produce(
     broker: Broker, request: ProduceRequest, context: RequestContext
-) -> ProduceResponse | None:
+) -> ProduceResponse | Later[ProduceResponse] | None:
     """Append records and return one outcome per partition.
 
     With acks=0 there is no answer; an error then closes the connection.
@@ -79,12 +81,20 @@ async def produce(
             if len(few) == PARTITIONS_AT_ONCE:
                 await slices.pause()
     elif len(entries) <= PARTITIONS_AT_ONCE:
-        outcomes = await _append_where_allowed(broker, request, context, entries)
+        outcomes, appended = await _append_where_allowed(broker, request, context, entries)
+        if request.acks == ACKS_ALL:
+            if context.takes_later and not appended.is_settled:
+                sizes = [len(records) for _, records in entries]
+                return Later(partial(_acknowledged, broker, sizes, outcomes, appended))
+            await appended.acknowledged()
     else:
         # The timeout is for each of them.
         outcomes = []
         for few in slices.cut(entries, PARTITIONS_AT_ONCE):
-            outcomes += await _append_where_allowed(broker, request, context, few)
+            some, appended = await _append_where_allowed(broker, request, context, few)
+            if request.acks == ACKS_ALL:
+                await appended.acknowledged()
+            outcomes += some
             await slices.pause()
     count = broker.metrics.bytes_in
     for number, ((key, records), outcome) in enumerate(zip(entries, outcomes, strict=True), 1):
@@ -104,6 +114,17 @@ async def produce(
     return await slices.run(_response_in_slices(outcomes))
 
 
+async def _acknowledged(
+    broker: Broker, sizes: Sequence[int], outcomes: Sequence[AppendOutcome], appended: Appended
+) -> ProduceResponse:
+    """Return the answer once other replicas have the records; keeps nothing of the request."""
+    await appended.acknowledged()
+    for size, outcome in zip(sizes, outcomes, strict=True):
+        if outcome.error is ErrorCode.NONE:
+            broker.metrics.bytes_in(outcome.key.topic, size, outcome.record_count)
+    return _response(outcomes)
+
+
 async def _last_of_each(entries: Entries) -> Entries:
     last: dict[TopicPartition, Buffer] = {}
     for few in slices.cut(entries, slices.KEYS_AT_ONCE):
@@ -119,8 +140,11 @@ async def _last_of_each(entries: Entries) -> Entries:
 
 async def _append_where_allowed(
     broker: Broker, request: ProduceRequest, context: RequestContext, entries: Entries
-) -> list[AppendOutcome]:
-    """Append, but refuse records of clients for internal topics."""
+) -> tuple[list[AppendOutcome], Appended]:
+    """Append, but refuse records of clients for internal topics.
+
+    Return one outcome per entry, which hold once what was appended is acknowledged.
+    """
     refused = {
         number: AppendOutcome(key, ErrorCode.INVALID_TOPIC_EXCEPTION)
         for number, (key, _) in enumerate(entries)
@@ -130,12 +154,13 @@ async def _append_where_allowed(
     if refused:
         allowed = [entry for number, entry in enumerate(entries) if number not in refused]
     if context.version < FIRST_WITH_INVALID_RECORD:
-        appended = await _append_for_old_client(broker, request, context.version, allowed)
+        outcomes, appended = await _append_for_old_client(broker, request, context.version, allowed)
     else:
-        appended = await broker.replicas.append(
+        appended = await broker.replicas.begin_append(
             allowed, request.acks, request.timeout_ms, Origin.CLIENT
         )
-    return _in_order(refused, appended) if refused else appended
+        outcomes = appended.outcomes
+    return (_in_order(refused, outcomes) if refused else outcomes), appended
 
 
 def _may_write_to_internal(broker: Broker, context: RequestContext, key: TopicPartition) -> bool:
@@ -162,7 +187,7 @@ def _in_order(
 
 async def _append_for_old_client(
     broker: Broker, request: ProduceRequest, version: int, entries: Entries
-) -> list[AppendOutcome]:
+) -> tuple[list[AppendOutcome], Appended]:
     """Append the records of an old request; return only error codes that its client knows."""
     refused: dict[int, AppendOutcome] = {}
     sound: Entries = []
@@ -171,13 +196,15 @@ async def _append_for_old_client(
             sound.append((key, await _as_batch(broker, key, records, version)))
         except KafkaError as refusal:
             refused[number] = AppendOutcome(key, refusal.code)
-    appended = await broker.replicas.append(sound, request.acks, request.timeout_ms, Origin.CLIENT)
-    outcomes = _in_order(refused, appended)
+    appended = await broker.replicas.begin_append(
+        sound, request.acks, request.timeout_ms, Origin.CLIENT
+    )
+    outcomes = _in_order(refused, appended.outcomes)
     for outcome in outcomes:
         if outcome.error is ErrorCode.INVALID_RECORD:
             # Code 87 came with Kafka 2.4 and version 8.
             outcome.error = ErrorCode.CORRUPT_MESSAGE
-    return outcomes
+    return outcomes, appended
 
 
 async def _as_batch(broker: Broker, key: TopicPartition, records: Buffer, version: int) -> Buffer:

@@ -68,7 +68,8 @@ async def produce(
     )
     answer = produce_messages.ProduceResponse(responses=[])
     if passed:
-        answer = await handle(broker, replace(request, topic_data=passed), context) or answer
+        at_once = context._replace(takes_later=False)
+        answer = await handle(broker, replace(request, topic_data=passed), at_once) or answer
     if request.acks == 0:
         # As in Kafka: the producer expects no answer, so nothing else can report it.
         raise ProtocolViolation(f"acks=0 to {refused[0].name[:249]}: {TOPIC_DENIED.name}")

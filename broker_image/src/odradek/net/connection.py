@@ -5,7 +5,8 @@ the previous one. This keeps pipelined answers in order and limits the memory of
 in progress, one answer being sent, and one buffer of bytes read ahead. When that buffer is full the
 socket is not read any more, and TCP slows the peer down. A peer that does not read its answers
 delays only itself. A request larger than the first buffer is read on only when there is memory for
-it (see `memory_quotas`).
+it (see `memory_quotas`). Other than in Kafka, a Produce is dispatched while those before it wait
+for other replicas (see `owed_answers`).
 
 A request must arrive, and an answer in our memory must be read, at a least pace (see `pace`), which
 the listener's sweep looks at. Answers of file regions hold no memory and may wait until the
@@ -23,6 +24,7 @@ import struct
 import termios
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeAlias
 
 from odradek.net.connection_quotas import ConnectionQuotas
@@ -30,17 +32,20 @@ from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.handshakes import HandshakeError
 from odradek.net.inline_future import InlineFuture
 from odradek.net.next_request import NOT_THERE, NextRequest
+from odradek.net.owed_answers import MOST_OWED, Later, OwedAnswers
 from odradek.net.pace import Pace, Transfer
 from odradek.net.sending import SLICE_BYTES, Outgoing, send_at_once
 from odradek.net.transport import Transport
 from odradek.net.unasked import Unasked
-from odradek.protocol.primitives import LENGTH32, MalformedError
+from odradek.protocol.api import ApiKey
+from odradek.protocol.primitives import LENGTH16, LENGTH32, MalformedError
 from odradek.protocol.regions import Part, close_all, total_length
 from odradek.values import ANONYMOUS, Principal
 
 # The size of a frame and the key of its request.
 _SIZE_AND_KEY: Final = struct.Struct(">ih")
 _INT: Final = struct.Struct("i")
+_PRODUCE: Final = LENGTH16.pack(ApiKey.PRODUCE)
 # What strangers say first, and what they speak.
 _FOREIGN: Final = (
     (b"\x16\x03", "TLS"),
@@ -100,11 +105,16 @@ class ClientInfo:
     throttling: Throttling = field(default_factory=Throttling)
     next_request: NextRequest = field(default_factory=NextRequest)
     unasked: Unasked = field(default_factory=Unasked)
+    # Whether an answer to a Produce may be one that is there later.
+    takes_later: bool = False
 
 
-# Answers a frame: returns parts with response header but without size, or None for no answer. The
-# memory of the frame is valid until then. ProtocolViolation closes the connection.
-Dispatch: TypeAlias = Callable[[memoryview, ClientInfo], Awaitable[Sequence[Part] | None]]
+Answer: TypeAlias = Sequence[Part] | Later[Sequence[Part] | None] | None
+
+# Answers a frame: returns parts with response header but without size, None for no answer, or where
+# they come from later. The memory of the frame is valid until then. ProtocolViolation closes the
+# connection.
+Dispatch: TypeAlias = Callable[[memoryview, ClientInfo], Awaitable[Answer]]
 
 
 class Connection:
@@ -120,7 +130,10 @@ class Connection:
     ) -> None:
         self._next_request = NextRequest(self._arriving_key)
         self.peer = replace(
-            peer, is_connected=lambda: not self._ended, next_request=self._next_request
+            peer,
+            is_connected=lambda: not self._ended,
+            next_request=self._next_request,
+            takes_later=True,
         )
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -134,6 +147,7 @@ class Connection:
         self._frames = 0  # dispatched so far
         self._throttling = peer.throttling
         self._mute: asyncio.Future[None] | None = None  # while the connection is muted
+        self._owed: OwedAnswers | None = None  # since the first answer that was there later
         self._outgoing: Outgoing | None = None  # the answer that its peer's socket had no room for
         self._pace: Pace | None = None  # only of a transfer that a sweep has seen
         self._reading = False
@@ -146,7 +160,8 @@ class Connection:
 
     def idle_seconds(self) -> float:
         """Return the seconds without traffic; 0 while the peer waits for us."""
-        if (self._in_dispatch or self._waits_for_memory or self._mute) and not self._ended:
+        owes = self._owed is not None and self._owed.awaits_replicas
+        if (self._in_dispatch or self._waits_for_memory or self._mute or owes) and not self._ended:
             return 0.0
         return self._loop.time() - self._last_active
 
@@ -263,29 +278,41 @@ class Connection:
                 logging.ERROR, "closing %s:%s", self.peer.host, self.peer.port, exc_info=True
             )
         finally:
-            self._stop_reading()
-            self._transport.close()
-            self._closing = True
-            self._give_memory_back()
-            self._task = None
-            # No cycle, or its buffer would stay until the garbage collector comes.
-            self._dispatch = _dispatch_nothing
-            self._next_request = NextRequest()
-            self.peer = replace(
-                self.peer, is_connected=lambda: False, next_request=self._next_request
-            )
+            try:
+                self._stop_reading()
+                if self._owed is not None:
+                    await self._owed.close()
+            finally:
+                self._end()
+
+    def _end(self) -> None:
+        self._transport.close()
+        self._closing = True
+        self._give_memory_back()
+        self._task = None
+        # No cycle, or its buffer would stay until the garbage collector comes.
+        self._dispatch = _dispatch_nothing
+        self._owed = None
+        self._next_request = NextRequest()
+        self.peer = replace(self.peer, is_connected=lambda: False, next_request=self._next_request)
 
     async def _serve(self) -> None:
         while (frame := await self._next_frame()) is not None:
             self._frames += 1
-            parts = await self._ask_dispatch(frame)
+            if self._owed and not _is_produce(frame):
+                await self._owed.until_owed(0)
+            answer = await self._ask_dispatch(frame)
             self._turn += 1
-            if parts is not None:
+            if isinstance(answer, Later) or (self._owed and self._throttling.send is None):
+                await self._owe(answer)
+            elif answer is not None:
                 if self._throttling.send is None:
-                    await self._answer(parts)
+                    await self._answer(answer)
                 else:
+                    if self._owed:
+                        await self._owed.until_owed(0)
                     send, self._throttling.send = self._throttling.send, None
-                    await send(self._answer(parts))
+                    await send(self._answer(answer))
             if self._memory.limited:
                 self._give_memory_back()
             elif self._reader.capacity > _KEPT_BYTES > len(frame):
@@ -294,6 +321,26 @@ class Connection:
             del frame  # it would hold the buffer of before
             if self._throttling.mute_s:
                 await self._stay_muted()
+        if self._owed is not None:
+            await self._owed.until_owed(0)
+
+    async def _owe(self, answer: Answer) -> None:
+        """Answer behind those that are owed, of which there are few."""
+        if self._owed is None:
+            self._owed = OwedAnswers(self._answer_owed, self._fail)
+        if not isinstance(answer, Later):
+            answer = Later(partial(_now, answer))
+        self._owed.add(answer)
+        await self._owed.until_owed(MOST_OWED - 1)
+
+    async def _answer_owed(self, parts: Sequence[Part]) -> None:
+        self._note_activity()
+        await self._answer(parts)
+
+    def _fail(self, error: Exception) -> None:
+        """Let `run` log why owed answers cannot be sent, if it waits for the next request."""
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_exception(error)
 
     async def _stay_muted(self) -> None:
         """Serve nothing for a while (KIP-219), unless the peer goes.
@@ -328,13 +375,18 @@ class Connection:
         if self._mute is not None and not self._mute.done():
             self._mute.set_result(None)
 
-    async def _ask_dispatch(self, frame: memoryview) -> Sequence[Part] | None:
+    async def _ask_dispatch(self, frame: memoryview) -> Answer:
         self._in_dispatch = True
         try:
             return await self._dispatch(frame, self.peer)
         except OSError as error:
             # An error of this broker, as of a disk, must not look like a lost peer.
             raise RuntimeError("request failed") from error
+        except ProtocolViolation:
+            # As in Kafka: what came before it is answered.
+            if self._owed is not None:
+                await self._owed.until_owed(0)
+            raise
         finally:
             self._in_dispatch = False
             self._note_activity()
@@ -509,6 +561,15 @@ Guard: TypeAlias = Callable[[Connection, Dispatch], Dispatch]
 
 async def _dispatch_nothing(frame: memoryview, peer: ClientInfo) -> None:
     """Stand in for the dispatch of a connection that ended."""
+
+
+async def _now(parts: Sequence[Part] | None) -> Sequence[Part] | None:
+    return parts
+
+
+def _is_produce(frame: memoryview) -> bool:
+    """Return whether a frame begins with the key of Produce."""
+    return bytes(frame[: LENGTH16.size]) == _PRODUCE
 
 
 def _takes_memory(outgoing: Outgoing) -> bool:

@@ -9,6 +9,7 @@ this broker alone may be out of date.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import Partition
+from odradek.replica.purgatory import Purgatory
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
@@ -65,6 +67,57 @@ class _Unacknowledged(NamedTuple):
             or not partition.is_leader
             or partition.offline
         )
+
+
+class Appended:
+    """What an append with acks=all waits for; nothing with other acks."""
+
+    __slots__ = ("_acknowledgements", "_until_s", "_waiting", "outcomes")
+
+    def __init__(
+        self,
+        outcomes: list[AppendOutcome],
+        waiting: Sequence[_Unacknowledged],
+        timeout_ms: int,
+        acknowledgements: Purgatory[TopicPartition],
+    ) -> None:
+        self.outcomes = outcomes
+        self._waiting = waiting
+        self._acknowledgements = acknowledgements
+        self._until_s = _loop_time_s() + timeout_ms / 1000 if waiting else 0.0
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether there is nothing to wait for."""
+        return all(one.settled() for one in self._waiting)
+
+    async def acknowledged(self) -> None:
+        """Complete the outcomes once the appends are settled or the time is over."""
+        if not self.is_settled:
+            await self._acknowledgements.wait(
+                {one.outcome.key for one in self._waiting},
+                1000 * (self._until_s - _loop_time_s()),
+                lambda: self.is_settled,
+            )
+        for one in self._waiting:
+            partition = one.partition
+            if one.outcome.error is not ErrorCode.NONE:
+                continue
+            if partition.offline:
+                one.outcome.error = ErrorCode.KAFKA_STORAGE_ERROR
+            elif (
+                not partition.is_leader
+                or partition.leadership_generation != one.leadership_generation
+            ):
+                one.outcome.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            elif partition.high_watermark < one.end_offset:
+                one.outcome.error = ErrorCode.REQUEST_TIMED_OUT
+            elif not partition.has_enough_replicas(partition.log.config.min_insync_replicas):
+                one.outcome.error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+def _loop_time_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +178,19 @@ class Appender:
         timeout_ms: int,
         origin: Origin,
     ) -> list[AppendOutcome]:
-        """Append each entry and return one outcome per entry, in their order.
+        """Append each entry and return one outcome per entry, in their order."""
+        appended = await self.begin(entries, acks, timeout_ms, origin)
+        await appended.acknowledged()
+        return appended.outcomes
+
+    async def begin(
+        self,
+        entries: Sequence[tuple[TopicPartition, Buffer]],
+        acks: int,
+        timeout_ms: int,
+        origin: Origin,
+    ) -> Appended:
+        """Append each entry; with acks=all, the outcomes hold once that is acknowledged.
 
         If no record needs inspection, all logs are written before the first await: requests that
         begin in order are written in order. What `flush.messages` requires is on the disk before
@@ -150,9 +215,7 @@ class Appender:
                 )
         if flushing:
             await self._flush_where_owed(flushing)
-        if waiting:
-            await self._acknowledged(waiting, timeout_ms)
-        return outcomes
+        return Appended(outcomes, waiting, timeout_ms, self._hosted.for_acknowledgement)
 
     def _slow(
         self, entries: Sequence[tuple[TopicPartition, Buffer]], origin: Origin
@@ -243,27 +306,3 @@ class Appender:
         if not self._leadership_confirmed(partition) and not partition.vouched_by_others():
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
-
-    async def _acknowledged(self, waiting: Sequence[_Unacknowledged], timeout_ms: int) -> None:
-        """Complete the outcomes once the appends are settled or the time is over."""
-        if not all(one.settled() for one in waiting):
-            await self._hosted.for_acknowledgement.wait(
-                {one.outcome.key for one in waiting},
-                timeout_ms,
-                lambda: all(one.settled() for one in waiting),
-            )
-        for one in waiting:
-            partition = one.partition
-            if one.outcome.error is not ErrorCode.NONE:
-                continue
-            if partition.offline:
-                one.outcome.error = ErrorCode.KAFKA_STORAGE_ERROR
-            elif (
-                not partition.is_leader
-                or partition.leadership_generation != one.leadership_generation
-            ):
-                one.outcome.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            elif partition.high_watermark < one.end_offset:
-                one.outcome.error = ErrorCode.REQUEST_TIMED_OUT
-            elif not partition.has_enough_replicas(partition.log.config.min_insync_replicas):
-                one.outcome.error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND

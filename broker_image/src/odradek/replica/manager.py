@@ -130,6 +130,7 @@ class ReplicaManager:
         )
         # The data path: callers reach the parts without another coroutine in between.
         self.append = appender.append
+        self.begin_append = appender.begin
         self.fetch = self._reader.fetch
         self.leader_or_error = self._hosted.leader_or_error
         self.wait_for_low_watermark = self._hosted.for_low_watermark.wait

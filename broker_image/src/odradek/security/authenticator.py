@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 from odradek.clock import wall_ms
 from odradek.listener_settings import SaslSettings
-from odradek.net.connection import ClientInfo, Connection, Dispatch
+from odradek.net.connection import Answer, ClientInfo, Connection, Dispatch
 from odradek.net.frame import ProtocolViolation
 from odradek.net.rare_log import RareLog
 from odradek.oauth_settings import OAUTHBEARER
@@ -191,7 +191,7 @@ class Authenticator:
         known = weakref.ref(connection)
         self._limit = self._loop.call_later(AUTHENTICATION_LIMIT_S, _abort, known)
 
-    def dispatch(self, frame: memoryview, peer: ClientInfo) -> Awaitable[Sequence[Part] | None]:
+    def dispatch(self, frame: memoryview, peer: ClientInfo) -> Awaitable[Answer]:
         """Answer a frame. Raises ProtocolViolation."""
         if self._state is _State.AUTHENTICATED:
             if self._session_ends is None:
@@ -203,7 +203,7 @@ class Authenticator:
                 return self._inner(frame, peer)
         return self._authenticate(frame, peer)
 
-    async def _authenticate(self, frame: memoryview, peer: ClientInfo) -> Sequence[Part] | None:
+    async def _authenticate(self, frame: memoryview, peer: ClientInfo) -> Answer:
         if self._state is _State.BARE_TOKENS:
             return await self._take_bare_token(bytes(frame))
         key, version = _key_and_version(frame)
