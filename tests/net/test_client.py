@@ -43,7 +43,7 @@ Handler = Callable[[headers.RequestHeader, object], Awaitable[object]]
 
 
 @contextlib.asynccontextmanager
-async def peer(handle: Handler) -> AsyncIterator[PeerClient]:
+async def peer(handle: Handler, *, reuse_frames: bool = False) -> AsyncIterator[PeerClient]:
     """A listener that answers each decoded request by `handle`, and a client of it."""
 
     async def dispatch(frame: memoryview, _peer: ClientInfo) -> Sequence[Part]:
@@ -55,7 +55,7 @@ async def peer(handle: Handler) -> AsyncIterator[PeerClient]:
 
     listener = Listener("127.0.0.1", 0, ConnectionQuotas(LIMITS), dispatch)
     await listener.start()
-    client = PeerClient("127.0.0.1", listener.port, "tester")
+    client = PeerClient("127.0.0.1", listener.port, "tester", reuse_frames=reuse_frames)
     try:
         yield client
     finally:
@@ -179,6 +179,30 @@ async def test_fetched_records_stay_valid_after_later_fetches(tmp_path: Path) ->
     for index, records in enumerate(fetched):
         assert isinstance(records, memoryview)
         assert records == bytes((index // 2,)) * 100_000
+
+
+async def test_reused_frames_take_memory_once_and_only_while_it_is_needed() -> None:
+    sizes = [500_000, 300_000, 500_000, 3_000_000, 300, 500_000]
+
+    async def handle(header: headers.RequestHeader, request: object) -> object:
+        assert isinstance(request, FetchRequest)
+        records = bytes((request.min_bytes,)) * sizes[request.min_bytes]
+        partition = FetchablePartitionResponse(partition=0, high_watermark=1, record_set=records)
+        topic = FetchableTopicResponse(topic="t", partition_responses=[partition])
+        return FetchResponse(responses=[topic])
+
+    memory: list[bytearray] = []
+    async with peer(handle, reuse_frames=True) as client:
+        for number, size in enumerate(sizes):
+            request = FetchRequest(replica_id=1, max_wait_ms=0, min_bytes=number, topics=[])
+            response = await client.call(request, 10, 60_000)
+            records = response.responses[0].partition_responses[0].record_set
+            assert isinstance(records, memoryview)
+            assert records == bytes((number,)) * size
+            memory.append(records.obj)
+    assert memory[0] is memory[1] is memory[2]
+    assert len(memory[3]) > 3_000_000
+    assert len(memory[5]) < 2_000_000
 
 
 async def test_late_answer_is_a_timeout_and_the_next_call_connects_anew() -> None:

@@ -456,7 +456,7 @@ class Server:
         if address is None:
             return None
         name = f"broker-{self._config.broker_id}-fetcher"
-        return PeerClient(*address, name, security=self._security.of_peers())
+        return PeerClient(*address, name, security=self._security.of_peers(), reuse_frames=True)
 
     async def _broker_hosts(self) -> set[str]:
         """Return the hosts of the live brokers, as the controller told them."""

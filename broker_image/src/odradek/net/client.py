@@ -20,7 +20,7 @@ from typing import Final, Protocol, TypeVar
 from odradek import slices
 from odradek.net import transport as transports
 from odradek.net.addresses import look_up
-from odradek.net.frame import FrameReader, ProtocolViolation
+from odradek.net.frame import KEPT_BYTES, FrameReader, ProtocolViolation
 from odradek.net.transport import Transport
 from odradek.protocol import api, codec, headers
 from odradek.protocol.primitives import LENGTH32, MalformedError
@@ -67,7 +67,11 @@ class PeerSecurity(Protocol):
 
 
 class PeerClient:
-    """A connection to `host`:`port`, opened when first needed."""
+    """A connection to `host`:`port`, opened when first needed.
+
+    With `reuse_frames` calls are made one after the other, and what is a view of a response's frame
+    is valid until the next one: memory for large responses is taken once.
+    """
 
     def __init__(
         self,
@@ -78,13 +82,15 @@ class PeerClient:
         max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES,
         max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
         security: PeerSecurity | None = None,
+        reuse_frames: bool = False,
     ) -> None:
         self.host = host
         self.port = port
         self._address = f"{host}:{port}"
         self._client_id = client_id
         self._max_frame_bytes = max_frame_bytes
-        self._slots = asyncio.Semaphore(max_in_flight)
+        self._reuse_frames = reuse_frames
+        self._slots = asyncio.Semaphore(1 if reuse_frames else max_in_flight)
         self._connecting = asyncio.Lock()
         self._correlation_ids = itertools.count()
         self._security = security
@@ -93,7 +99,7 @@ class PeerClient:
         self._retired: set[_PeerConnection] = set()
 
     async def call(self, request: Request[ResponseT], version: int, timeout_ms: int) -> ResponseT:
-        """Send `request` and return its response; records in it are views of the response frame.
+        """Send `request` and return its response; records in it are views of the response's frame.
 
         Not for requests without an answer (Produce with acks 0). Raises TimeoutError if there is no
         response after `timeout_ms`, connecting included, and ConnectionError if the peer cannot be
@@ -148,9 +154,8 @@ class PeerClient:
     async def _connect(self) -> _PeerConnection:
         sock = await _connect(self.host, self.port)
         if self._security is None:
-            return _PeerConnection(transports.plain(sock), self._max_frame_bytes)
-        transport = await self._security.secure(sock, self.host)
-        channel = _PeerConnection(transport, self._max_frame_bytes)
+            return self._connection(transports.plain(sock))
+        channel = self._connection(await self._security.secure(sock, self.host))
 
         async def ask(request: Request[ResponseT], version: int) -> ResponseT:
             entry = api.of_request(type(request))
@@ -167,6 +172,11 @@ class PeerClient:
             channel.fail(f"authentication failed: {error!r}")
             raise
         return channel
+
+    def _connection(self, transport: Transport) -> _PeerConnection:
+        return _PeerConnection(
+            transport, FrameReader(self._max_frame_bytes, reuse=self._reuse_frames)
+        )
 
 
 def _decoded(
@@ -187,12 +197,11 @@ class _Exchange:
 class _PeerConnection:
     """One connected socket and the callers that wait for its answers, oldest first."""
 
-    def __init__(self, transport: Transport, max_frame_bytes: int) -> None:
+    def __init__(self, transport: Transport, reader: FrameReader) -> None:
         self.failure: str | None = None
         self._transport = transport
         self._loop = asyncio.get_running_loop()
-        # Frames are not reused: a caller may keep the records that it fetched.
-        self._reader = FrameReader(max_frame_bytes, reuse=False)
+        self._reader = reader
         self._one_sender = asyncio.Lock()
         self._sending = False
         # None as an answer means that the connection failed.
@@ -303,6 +312,8 @@ class _PeerConnection:
             raise ProtocolViolation(f"answer is not to request {expected}")
         if not answer.done():
             answer.set_result(frame)
+        if self._reader.capacity > KEPT_BYTES > len(frame):
+            self._reader.release_spare()
         self._end_if_idle()
 
 

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from odradek.net.connection_quotas import ConnectionQuotas
-from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
+from odradek.net.frame import KEPT_BYTES, READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.handshakes import HandshakeError
 from odradek.net.inline_future import InlineFuture
 from odradek.net.next_request import NOT_THERE, NextRequest
@@ -73,8 +73,6 @@ FRAMES_A_TURN: Final = 16
 _BYTES_AS_A_FRAME: Final = SLICE_BYTES // FRAMES_A_TURN
 # A muted connection is looked at this often: it may be reset while it is not read.
 MUTED_LOOK_S: Final = 5.0
-# A buffer that grew beyond this is kept from one request to the next only while they need it.
-_KEPT_BYTES: Final = 1024 * 1024
 # The size of an answer is put before a first part up to this many bytes, which is then copied.
 _COPIED_BYTES: Final = 16 * 1024
 
@@ -315,7 +313,7 @@ class Connection:
                     await send(self._answer(answer))
             if self._memory.limited:
                 self._give_memory_back()
-            elif self._reader.capacity > _KEPT_BYTES > len(frame):
+            elif self._reader.capacity > KEPT_BYTES > len(frame):
                 # One large request must not keep its memory while small ones follow.
                 self._reader.release_spare()
             del frame  # it would hold the buffer of before

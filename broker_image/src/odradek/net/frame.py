@@ -20,6 +20,8 @@ SIZE_BYTES: Final = LENGTH32.size
 INITIAL_BUFFER_BYTES: Final = 4 * 1024
 # How far a buffer grows for many small frames.
 READ_AHEAD_BYTES: Final = 64 * 1024
+# A buffer that grew beyond this is kept from one frame to the next only while they need it.
+KEPT_BYTES: Final = 1024 * 1024
 # Frames up to this size are copied; larger ones take the whole buffer with them.
 COPIED_FRAME_BYTES: Final = 4 * 1024
 

@@ -347,6 +347,7 @@ class SourceFetcher:
     ) -> None:
         copied = False
         raised: list[Log] = []
+        out_of_range: list[_Following] = []
         for answered in response.responses:
             for data in answered.partition_responses:
                 known = asked.get(TopicPartition(answered.topic, data.partition))
@@ -367,15 +368,22 @@ class SourceFetcher:
                             one.failed = False
                             self._quarantines.release(Work.COPYING, one.partition.key)
                     elif data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                        await self._find_range(client, one)
+                        out_of_range.append(one)
                     else:
                         self._refused(one, data.error_code)
-                except (ConnectionError, TimeoutError):
-                    raise
                 except Exception as error:
                     self._leave_out(one, error)
         if raised:
             await self._checkpoint(raised, wait=not copied)
+        # Not before: the next request ends the use of the records in the answer.
+        for one in out_of_range:
+            if self._is_current(one):
+                try:
+                    await self._find_range(client, one)
+                except (ConnectionError, TimeoutError):
+                    raise
+                except Exception as error:
+                    self._leave_out(one, error)
 
     async def _checkpoint(self, raised: list[Log], *, wait: bool) -> None:
         """Make log start offsets durable, so that the next request may report them.
