@@ -79,8 +79,8 @@ benches: .venv/.ready ## every other measurement, beside Apache Kafka where ther
 	@.venv/bin/pytest -q -s tests/bench/bench_log.py
 	@for each in codec requests produce_fetch groups partitions replication secured security_roll handshakes controller operator exporter exporter_roll jobs console; do $(PY) -m tests.bench.bench_$$each || exit 1; done
 
-clocks: ## how long whole installations take: a fresh clone with an empty HOME
-	@bash tests/bench/clocks.sh
+clocks: ## how long the first minutes take, in a fresh clone with an empty HOME (ARGS=quickstart or up: that alone)
+	@bash tests/bench/clocks.sh $(ARGS)
 
 chaos: .venv/.ready ## every test without samples; 200 faults under load, and a checker (some hours)
 	@$(PY) -m tests.cluster tools
