@@ -66,7 +66,8 @@ else
   fi
 fi
 
-if [ -z "${ODRADEK_SPARK_JARS:-}" ]; then
+# Who has installed the connector as a package needs no Maven.
+if [ -z "${ODRADEK_SPARK_JARS:-}" ] && ! "$venv/bin/python" -c 'import odradek_spark_jars' 2>/dev/null; then
   # The folder that the tests have, too: its name is that of the recipe.
   key=$("$venv/bin/python" - <<'PYTHON'
 import hashlib

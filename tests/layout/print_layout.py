@@ -35,6 +35,8 @@ FOLDERS = {
     "operator/src/odradek_console": "",
     "operator/spark_job": "Dockerfile, requirements.lock, pom.xml and java/ (further jars)",
     "operator/spark_job/src/odradek_spark": "",
+    "operator/spark_jars": "pyproject.toml and NOTICE of a wheel; SHA256SUMS pins its jars",
+    "operator/spark_jars/src/odradek_spark_jars": "",
     "crds": "the only source of the CRDs; charts/odradek/crds/ holds copies, a test compares them",
     "charts/odradek": "Chart.yaml values.yaml values.schema.json templates/ files/ crds/",
     "examples": "quickstart/ is what `make up` runs (and local.sh what `make quickstart` does); "

@@ -53,6 +53,8 @@ def _make(repository: Path, released: Source, registry: str, where: Paths) -> Pa
     with step("wheel and source archive"):
         python.build(tree, made)
         python.write_sbom(tree, made / f"odradek-{released.version}.cdx.json")
+    with step("wheel of Spark's connectors"):
+        python.build_spark_jars(tree, made, released.version)
     digests = images.build(tree, made, released, where)
     chart.build(tree, made, registry, where)
     (made / "RELEASE_NOTES.md").write_text(notes(released, registry, digests))

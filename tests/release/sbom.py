@@ -1,4 +1,4 @@
-"""The SBOM of an image in CycloneDX: its Debian packages, Python distributions and jars."""
+"""SBOMs in CycloneDX: of images (Debian packages, Python distributions, jars), and of jars."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.metadata
 import re
 import uuid
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -44,14 +44,27 @@ def of_image(root: Path, name: str, digest: str, source: Source) -> str:
         purl=purl,
         bom_ref=str(purl),
     )
+    found = [*_packages(root), *_python(root), *_distributions(root), *_jars(root / "opt")]
+    return _text(subject, found, source.epoch)
+
+
+def of_jars(folder: Path, name: str, version: str) -> str:
+    """Return the SBOM of a wheel that has the jars in a folder, as JSON.
+
+    Its time is that of all files in wheels, so the same jars have the same SBOM.
+    """
+    subject = _component(PackageURL("pypi", None, name, version))
+    return _text(subject, list(_jars(folder)), archives.FILES_EPOCH)
+
+
+def _text(subject: Component, found: Sequence[Component], epoch: int) -> str:
     metadata = BomMetaData(
-        component=subject, timestamp=datetime.fromtimestamp(source.epoch, UTC), tools=()
+        component=subject, timestamp=datetime.fromtimestamp(epoch, UTC), tools=()
     )
-    found = [*_packages(root), *_python(root), *_distributions(root), *_jars(root)]
     bom = Bom(
         components=found,
         metadata=metadata,
-        serial_number=uuid.uuid5(uuid.NAMESPACE_URL, str(purl)),
+        serial_number=uuid.uuid5(uuid.NAMESPACE_URL, str(subject.purl)),
     )
     bom.register_dependency(subject, found)
     outputter = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6)
@@ -95,9 +108,9 @@ def _distributions(root: Path) -> Iterator[Component]:
         yield _component(PackageURL("pypi", None, name, each.version))
 
 
-def _jars(root: Path) -> Iterator[Component]:
+def _jars(folder: Path) -> Iterator[Component]:
     """Yield the jars of Spark; one that does not say who it is counts by the name of its file."""
-    for jar in sorted((root / "opt").rglob("*.jar")):
+    for jar in sorted(folder.rglob("*.jar")):
         found = HashType(alg=HashAlgorithm.SHA_256, content=archives.sha256(jar))
         group, name, version = _coordinates(jar)
         path = {} if group else {"file_name": jar.name}

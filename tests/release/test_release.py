@@ -20,7 +20,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.cluster import settings
 from tests.cluster.settings import REPO
-from tests.cluster.shell import run
+from tests.cluster.shell import ClusterError, run
 from tests.docs import blocks
 from tests.release import archives, chart, images, python, sbom, source
 from tests.release.__main__ import build, notes
@@ -33,6 +33,7 @@ PARTS = (
     *("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "charts", "broker_image"),
     *("operator", "examples/quickstart/requirements.lock"),
 )
+JARS = "operator/spark_jars"
 NOBODY = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.com")
 EPOCH = 1_700_000_000
 
@@ -148,6 +149,7 @@ def parts(repository: Path, folder: Path) -> dict[str, str]:
     source.export(repository, released.commit, folder / "tree")
     python.build(folder / "tree", made)
     python.write_sbom(folder / "tree", made / "odradek.cdx.json")
+    python.build_spark_jars(folder / "tree", made, released.version)
     chart.build(folder / "tree", made, REGISTRY, settings.paths())
     archives.write_checksums(made)
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=made, check=True)
@@ -175,12 +177,16 @@ def test_wheel_source_archive_chart_and_sbom_are_the_same_bytes_again(
         "odradek-0.1.0-py3-none-any.whl",
         "odradek-0.1.0.tar.gz",
         "odradek-0.1.0.tgz",
+        "odradek-spark-jars-0.1.0.cdx.json",
         "odradek.cdx.json",
+        "odradek_spark_jars-0.1.0-py3-none-any.whl",
     ]
     made = tmp_path / "first/dist"
     with zipfile.ZipFile(made / "odradek-0.1.0-py3-none-any.whl") as wheel:
         packages = {name.split("/")[0] for name in wheel.namelist()}
+        metadata = wheel.read("odradek-0.1.0.dist-info/METADATA").decode()
     assert {"odradek", "odradek_operator", "odradek_local", "odradek_spark"} <= packages
+    assert "Requires-Dist: odradek-spark-jars==0.1.0; extra == 'all'" in metadata
     components = json.loads((made / "odradek.cdx.json").read_text())["components"]
     assert "pyspark" in {each["name"] for each in components}
     with registry.running(tmp_path / "registry") as address:
@@ -192,6 +198,37 @@ def test_wheel_source_archive_chart_and_sbom_are_the_same_bytes_again(
         )
     assert f"{REGISTRY}/broker:0.1.0" in rendered
     assert "localhost/" not in rendered
+
+
+def test_the_wheel_of_jars_has_the_pinned_ones_with_licences_and_an_sbom(tmp_path: Path) -> None:
+    tree, made = tmp_path / "tree", tmp_path / "dist"
+    shutil.copytree(REPO / JARS, tree / JARS, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "LICENSE"):
+        shutil.copy(REPO / name, tree / name)
+    made.mkdir()
+    python.build_spark_jars(tree, made, "0.1.0")
+    folder = "odradek_spark_jars"
+    with zipfile.ZipFile(made / f"{folder}-0.1.0-py3-none-any.whl") as wheel:
+        wheel.extractall(tmp_path / "installed")
+    licences = tmp_path / "installed" / f"{folder}-0.1.0.dist-info/licenses"
+    assert (licences / "LICENSE").read_bytes() == (REPO / "LICENSE").read_bytes()
+    package = tmp_path / "installed" / folder
+    run(["sha256sum", "--check", "--quiet", "--strict", "SHA256SUMS"], cwd=package)
+    jars = sorted(jar.name for jar in package.glob("*.jar"))
+    assert [line.split()[1] for line in (package / "SHA256SUMS").read_text().splitlines()] == jars
+    without_version = {re.sub(r"-\d+\.\d+\.\d+\.jar", "", name) for name in jars}
+    notice = (licences / "NOTICE").read_text()
+    assert set(re.findall(r"^  (\S+) +Apache License 2\.0$", notice, re.M)) == without_version
+    text = (made / "odradek-spark-jars-0.1.0.cdx.json").read_text()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    listed = {each["hashes"][0]["content"] for each in json.loads(text)["components"]}
+    assert listed == {archives.sha256(jar) for jar in package.glob("*.jar")}
+
+    pins = tree / JARS / "src" / folder / "SHA256SUMS"
+    pins.write_text(pins.read_text().replace("kafka-clients-3.9.0", "kafka-clients-3.9.1"))
+    said = r"kafka-clients-3\.9\.1\.jar is not what operator/spark_job/pom\.xml makes: "
+    with pytest.raises(ClusterError, match=said):
+        python.build_spark_jars(tree, made, "0.1.0")
 
 
 def file_in(image: Path, name: str) -> bytes:

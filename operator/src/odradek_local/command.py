@@ -60,7 +60,8 @@ _data_option = click.option(
     envvar="ODRADEK_SPARK_JARS",
     metavar="FOLDER",
     show_envvar=True,
-    help="Jars of Spark's Kafka connector.  [default: Spark fetches them once]",
+    help="Jars of Spark's Kafka connector.  [default: the package odradek-spark-jars, or Spark "
+    "fetches them once]",
 )
 @click.pass_context
 def local(

@@ -1,4 +1,4 @@
-"""How Spark starts here: fast, with its Kafka connector from a folder of jars, or fetched by it."""
+"""How Spark starts here: fast, with its Kafka connector from a folder or package, or fetched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COORDINATES: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 
 
 def environment(given: str | None) -> Mapping[str, str]:
-    """Return the environment of a driver; without jars Spark fetches those of the connector alone.
+    """Return the environment of a driver; Spark fetches the connector where nobody has brought it.
 
     Options that the user has set for Spark's JVM stay. Raises LocalError if `given` has no
     connector.

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from confluent_kafka import Producer
 
 from odradek_spark.datagen.quickstarts import QUICKSTARTS
+from tests.release import python
 from tests.support import preloaded, spark_jars, walkthrough
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import QUIET, consume_all, create_topic
@@ -261,6 +264,42 @@ def test_file_ends_at_its_first_statement_that_fails(
     assert ended.stderr.splitlines()[2:] == [
         "odradek: nix is neither a table, a stream nor a topic"
     ]
+
+
+def test_an_installed_wheel_of_jars_gives_rows_without_maven(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    create_topic(cluster.bootstrap, "wheels")
+    write(cluster, "wheels", ("a", '{"n": 41}'))
+    home, installed = tmp_path / "home", tmp_path / "installed"
+    home.mkdir()
+    # A Spark without connectors, in a JVM of its own, which can fetch nothing.
+    nowhere = ("-Dhttps.proxyHost=127.0.0.1", "-Dhttps.proxyPort=1", f"-Duser.home={home}")
+    without = {
+        **os.environ,
+        "HOME": str(home),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "SPARK_HOME": str(spark_jars.plain()),
+        "SPARK_SUBMIT_OPTS": " ".join((*spark_jars.QUICK, *nowhere)),
+    }
+    query = ("-e", "SELECT n + 1 AS n FROM wheels")
+    ended = run(cluster, without, *query)
+    assert ended.returncode == 1
+    assert "Spark's Kafka connector is missing: install odradek-spark-jars" in ended.stderr
+
+    tree = tmp_path / "tree"
+    shutil.copytree(ROOT / "operator/spark_jars", tree / "operator/spark_jars")
+    for name in ("pyproject.toml", "LICENSE"):
+        shutil.copy(ROOT / name, tree / name)
+    python.build_spark_jars(tree, tmp_path, "0.1.0")
+    (wheel,) = tmp_path.glob("*.whl")
+    pip = [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "--no-cache-dir"]
+    subprocess.run([*pip, "--quiet", "--target", installed, wheel], check=True)
+    ended = run(cluster, {**without, "PYTHONPATH": str(installed)}, *query)
+    assert ended.returncode == 0, ended.stderr
+    assert "\n42\n" in ended.stdout
+    # Where Spark fetches, it keeps a folder.
+    assert list(home.glob(".ivy2*")) == []
 
 
 def test_the_image_runs_the_shell_as_its_command(

@@ -1,10 +1,13 @@
 """Finds the jars of Spark's Kafka connector, which pyspark does not have."""
 
+import importlib.resources
 import importlib.util
 import os
 from pathlib import Path
 
 _CONNECTOR = "spark-sql-kafka-0-10_*.jar"
+# Of the wheel odradek-spark-jars (operator/spark_jars), which `odradek[all]` installs.
+_PACKAGE = "odradek_spark_jars"
 
 
 class MissingJarsError(Exception):
@@ -12,10 +15,11 @@ class MissingJarsError(Exception):
 
 
 def jars(given: str | None) -> list[Path]:
-    """Return the jars to add: none where Spark has the connector, as in the image.
+    """Return the jars to add: those that are given, or of the package odradek-spark-jars.
 
-    `given` is a folder of jars, or their paths with commas between them. Raises MissingJarsError if
-    the connector is in neither.
+    There are none to add where Spark has the connector, as in the image. `given` is a folder of
+    jars, or their paths with commas between them. Raises MissingJarsError if the connector is in
+    none of them.
     """
     if given:
         found = _listed(given)
@@ -26,9 +30,13 @@ def jars(given: str | None) -> list[Path]:
     home = os.environ.get("SPARK_HOME") or (spec and spec.origin and str(Path(spec.origin).parent))
     if home and any(Path(home, "jars").glob(_CONNECTOR)):
         return []
+    if importlib.util.find_spec(_PACKAGE) is not None:
+        found = sorted(Path(str(importlib.resources.files(_PACKAGE))).glob("*.jar"))
+        if any(jar.match(_CONNECTOR) for jar in found):
+            return found
     raise MissingJarsError(
-        "Spark's Kafka connector is missing: name the folder of its jars with --jars or "
-        "ODRADEK_SPARK_JARS (docs/walkthrough.md says how to get them)"
+        "Spark's Kafka connector is missing: install odradek-spark-jars, or name the folder of its "
+        "jars with --jars or ODRADEK_SPARK_JARS (docs/walkthrough.md says how to get them)"
     )
 
 

@@ -24,7 +24,8 @@ _INTERRUPTED = 128 + signal.SIGINT
     "--jars",
     envvar="ODRADEK_SPARK_JARS",
     metavar="FOLDER|JAR,...",
-    help="Spark's Kafka connector, which the Spark image has. Also ODRADEK_SPARK_JARS.",
+    help="Spark's Kafka connector, which the Spark image and the package odradek-spark-jars have. "
+    "Also ODRADEK_SPARK_JARS.",
 )
 @click.option("--memory", default="1g", show_default=True, help="Heap of Spark's JVM.")
 def sql(
