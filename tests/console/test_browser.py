@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
+from tests.console import browsing
+from tests.console.browsing import WAIT_MS, faults, opened
 from tests.support import spark_jars
 from tests.support.local_run import LocalRun
-from tests.support.missing import skip_unless_ci
-from tests.support.node_packages import node_path
 
 pytestmark = pytest.mark.timeout(1800)
 
 SEEN_S = 5.0
-WAIT_MS = 60_000
-SIZE = {"width": 1280, "height": 800}
 PAGES = (
     *("/", "/brokers/0", "/topics", "/topics?internal=yes", "/topics/clicks"),
     *("/topics/clicks/records", "/topics/clicks/records/0/0", "/topics/clicks/tail"),
@@ -67,40 +63,13 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quickstart]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium")
-    if program is None:
-        skip_unless_ci("chromium not found: install Debian's package chromium")
-    with sync_playwright() as playwright:
-        # As root there is no sandbox; the only pages are the console's.
-        running = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    with browsing.chromium() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    packages = Path(node_path(Path(__file__).parent / "browser"))
-    return (packages / "axe-core/axe.min.js").read_text()
-
-
-def opened(browser: Browser, url: str, scheme: Any = "light") -> Page:
-    """Open a page in a browser of its own, with what goes wrong in it."""
-    context = browser.new_context(color_scheme=scheme, viewport=SIZE)  # type: ignore[arg-type]
-    page = context.new_page()
-    page.set_default_timeout(WAIT_MS)
-    page.goto(url)
-    return page
-
-
-def faults(page: Page, axe: str) -> list[str]:
-    """Return what axe finds serious or critical."""
-    page.evaluate(axe)
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    return [
-        f"{one['id']}: {one['nodes'][0]['html']}"
-        for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
-    ]
+    return browsing.axe_source()
 
 
 @pytest.mark.full("tests/console/test_console.py::test_pages_show_brokers_topics_and_settings")
@@ -123,9 +92,8 @@ def test_pages_have_no_serious_fault_for_anybody(
     assert [one for one in said if "404" not in one] == []
     # Nothing is wider than the window, but in a region that scrolls by keyboard.
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    folder = os.environ.get("ODRADEK_SCREENSHOTS")
-    if folder and path in PICTURES and PICTURES[path][0] == scheme:
-        page.screenshot(path=Path(folder) / f"console-{PICTURES[path][1]}.png")
+    if path in PICTURES and PICTURES[path][0] == scheme:
+        browsing.take_picture(page, PICTURES[path][1])
     page.context.close()
 
 
