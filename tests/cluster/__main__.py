@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from tests.cluster import builtin, control, deploy, host, images, kind, layout, tools, volumes
 from tests.cluster.layout import Node
 from tests.cluster.settings import Paths, paths
-from tests.cluster.shell import ClusterError, side_by_side, step
+from tests.cluster.shell import ClusterError, step
 
 
 def _tools(where: Paths, *, on_docker: bool) -> None:
@@ -22,10 +22,11 @@ def _tools(where: Paths, *, on_docker: bool) -> None:
 
 
 def _cluster(where: Paths, nodes: Sequence[Node], *, on_docker: bool) -> None:
-    _tools(where, on_docker=on_docker)
     if on_docker:
+        _tools(where, on_docker=True)
         kind.up(where)
     else:
+        host.ensure(host.BUILTIN_PACKAGES, where)
         builtin.up(nodes, where, [])
 
 
@@ -114,16 +115,13 @@ def _dispatch(arguments: argparse.Namespace, where: Paths) -> None:
     def up() -> None:
         if on_docker:
             _cluster(where, nodes, on_docker=True)
+            changed = _images(where, nodes, on_docker=True, names=[])
         else:
             host.ensure(host.BUILTIN_PACKAGES, where)
+            # Programs are built on it, too.
             images.ensure_base(where)
-            # Programs keep the processors busy while images wait for the network. Both come before
-            # the nodes, which begin with the images.
-            side_by_side(
-                lambda: tools.ensure(where, tools.BUILTIN_TOOLS), lambda: images.build_all(where)
-            )
-            builtin.up(nodes, where, images.IMAGES)
-        changed = _images(where, nodes, on_docker=on_docker, names=[])
+            builtin.up(nodes, where, images.build_each(where))
+            changed = images.load_all(where, nodes)
         # The chart first: it has the rights that a new operator needs.
         deploy.install(where)
         deploy.restart(where, changed)

@@ -7,14 +7,25 @@ components write outside of their directories, unless they existed before.
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from tests.cluster import cgroups, components, control, mounts, network, node, settings, volumes
-from tests.cluster.images import Image, store_all
+from tests.cluster import (
+    cgroups,
+    components,
+    control,
+    mounts,
+    network,
+    node,
+    settings,
+    tools,
+    volumes,
+)
+from tests.cluster.images import Image, store_each, store_pause
 from tests.cluster.layout import Node
 from tests.cluster.settings import Paths
-from tests.cluster.shell import ClusterError, run, say, step, wait_until
+from tests.cluster.shell import ClusterError, run, say, side_by_side, step, wait_until
 from tests.cluster.store import Store
 
 NAMESPACES = Path("/run/netns")  # which `ip` also turns into a mount point
@@ -57,31 +68,57 @@ def _restore_host(paths: Paths) -> None:
             path.unlink(missing_ok=True)
 
 
-def up(nodes: Sequence[Node], paths: Paths, wanted: Sequence[Image]) -> None:
-    """Start or repair the cluster until every node is Ready. Raises ClusterError.
+def up(nodes: Sequence[Node], paths: Paths, wanted: Iterable[Image]) -> None:
+    """Build missing programs, and start or repair the cluster until every node is Ready.
 
-    A node that is made anew has the wanted images.
+    A node that is made anew has the wanted images, which may be built while they are asked for:
+    that, unpacking them, and the start of the nodes' containerd go on beside the control plane.
+    Raises ClusterError.
     """
     _remember_host(paths)
-    images = Store(paths)
-    try:
-        if any(not paths.containerd(member.name).exists() for member in nodes):
-            store_all(paths, images, wanted)
-    finally:
-        images.stop()
-    with step("control plane"):
-        network.create(nodes)
-        control.create_identities(paths, nodes)
-        for member in nodes:
-            node.write_files(member, paths)
-            images.give(paths.containerd(member.name))
-            node.start_runtime(member, paths)
-        control.start(paths)
+    network.create(nodes)
+    with ThreadPoolExecutor(max_workers=1) as worker:
+        programs = worker.submit(tools.ensure, paths, tools.BUILTIN_TOOLS)
+
+        def start_control() -> None:
+            programs.result()
+            with step("control plane"):
+                control.create_identities(paths, nodes)
+                control.start(paths)
+
+        def start_runtimes() -> None:
+            if all(paths.containerd(member.name).exists() for member in nodes):
+                _take_all(wanted)
+            else:
+                _store(paths, wanted, programs)
+            for member in nodes:
+                node.write_files(member, paths)
+                Store(paths).give(paths.containerd(member.name))
+                node.start_runtime(member, paths)
+
+        side_by_side(start_control, start_runtimes)
     with step(f"{len(nodes)} nodes"):
         for member in nodes:
             node.start_agents(member, paths)
         control.apply(paths, volumes.objects(_directories(nodes, paths), default=True))
         wait_until(lambda: _nodes_ready(nodes, paths), "all nodes to be Ready", timeout_s=600)
+
+
+def _store(paths: Paths, wanted: Iterable[Image], programs: Future[None]) -> None:
+    """Unpack what new nodes have, the images before programs are there."""
+    store = Store(paths)
+    try:
+        store_each(paths, store, wanted)
+        programs.result()
+        store_pause(paths, store)
+    finally:
+        store.stop()
+
+
+def _take_all(wanted: Iterable[Image]) -> None:
+    """Let all be built; nodes that run load them later."""
+    for _ in wanted:
+        pass
 
 
 def _directories(nodes: Sequence[Node], paths: Paths) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,46 +104,65 @@ def ensure_base(paths: Paths) -> None:
 
 def build_all(paths: Paths, images: Sequence[Image] = IMAGES) -> None:
     """Build missing and outdated images. Raises ClusterError."""
+    for _ in build_each(paths, images):
+        pass
+
+
+def build_each(paths: Paths, images: Sequence[Image] = IMAGES) -> Iterator[Image]:
+    """Yield images, each when it is built, if it was missing or outdated. Raises ClusterError."""
     ensure_base(paths)
     base = buildah.image_id(paths, buildah.BASE)
     for image in images:
         if not (REPO / image.dockerfile).exists():
             raise ClusterError(f"{image.dockerfile} is missing")
         wanted = fingerprint(image, base)
-        if buildah.label(paths, image.tag, INPUTS_LABEL) == wanted:
-            continue
-        log = paths.build_logs / f"image-{image.name}.log"
-        with step(f"image {image.tag}", log):
-            marks = {INPUTS_LABEL: wanted}
-            file = REPO / image.dockerfile
-            buildah.build(paths, image.tag, file, image.context, marks, log)
+        if buildah.label(paths, image.tag, INPUTS_LABEL) != wanted:
+            log = paths.build_logs / f"image-{image.name}.log"
+            with step(f"image {image.tag}", log):
+                marks = {INPUTS_LABEL: wanted}
+                file = REPO / image.dockerfile
+                buildah.build(paths, image.tag, file, image.context, marks, log)
+        yield image
 
 
-def store_all(paths: Paths, store: Store, images: Sequence[Image] = IMAGES) -> None:
-    """Unpack changed images, and what every pod needs, for new nodes. Raises ClusterError.
+def store_each(paths: Paths, store: Store, images: Iterable[Image]) -> None:
+    """Unpack changed images for new nodes, each while the next is made. Raises ClusterError.
 
     Leaves the store's containerd running if any changed.
     """
-    pause = paths.bin / "pause"
-    wanted = {image.tag: buildah.image_id(paths, image.tag) for image in images}
-    wanted[node.PAUSE_IMAGE] = hashlib.sha256(pause.read_bytes()).hexdigest()
     stored = read_ids(store.ids)
-    changed = {name: current for name, current in wanted.items() if stored.get(name) != current}
-    if not changed:
-        return
-    if node.PAUSE_IMAGE in changed:
+    known: dict[str, Path] = {}
+    adding: list[Future[None]] = []
+    # One is written from buildah's layers while another is unpacked.
+    with ThreadPoolExecutor(max_workers=2) as workers:
+        for image in images:
+            current = buildah.image_id(paths, image.tag)
+            if stored.get(image.tag) == current:
+                continue
+            if not adding:
+                store.start()
+                known.update(layers(store.socket, store.root))
+            adding.append(workers.submit(_store, paths, store, image.tag, current, known))
+    for one in adding:
+        one.result()
+
+
+def store_pause(paths: Paths, store: Store) -> None:
+    """Unpack what every pod needs, if it changed. Raises ClusterError.
+
+    Leaves the store's containerd running if it did.
+    """
+    pause = paths.bin / "pause"
+    current = hashlib.sha256(pause.read_bytes()).hexdigest()
+    if read_ids(store.ids).get(node.PAUSE_IMAGE) != current:
         buildah.from_scratch(paths, node.PAUSE_IMAGE, pause)
-
-    def add(name: str) -> None:
-        with _archive(paths, name, known) as archive:
-            store.add(archive, name, changed[name])
-
-    with step(f"unpacking {', '.join(changed)}"):
         store.start()
-        known = layers(store.socket, store.root)
-        # One is written from buildah's layers while another is unpacked.
-        with ThreadPoolExecutor(max_workers=2) as workers:
-            list(workers.map(add, changed))
+        _store(paths, store, node.PAUSE_IMAGE, current, {})
+
+
+def _store(paths: Paths, store: Store, name: str, identity: str, known: Mapping[str, Path]) -> None:
+    with step(f"unpacking {name}"), _archive(paths, name, known) as archive:
+        store.add(archive, name, identity)
 
 
 def load_all(paths: Paths, nodes: Sequence[Node], images: Sequence[Image] = IMAGES) -> list[str]:

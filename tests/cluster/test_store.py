@@ -1,11 +1,28 @@
 """What a new node has of the images that were unpacked once, and what runs beside each other."""
 
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from tests.cluster import settings, shell
+from tests.cluster import (
+    buildah,
+    builtin,
+    components,
+    control,
+    images,
+    layout,
+    network,
+    node,
+    settings,
+    shell,
+    tools,
+)
 from tests.cluster.store import DATABASES, Store, read_ids
+
+LIMIT_S = 60
 
 
 @pytest.fixture
@@ -58,3 +75,96 @@ def test_what_runs_beside_a_failure_goes_on_and_the_error_is_told() -> None:
     with pytest.raises(shell.ClusterError, match="no disk"):
         shell.side_by_side(fail, lambda: done.append("built"))
     assert done == ["built"]
+
+
+def named(name: str) -> images.Image:
+    return images.Image(name, "Dockerfile", ())
+
+
+def test_an_image_is_unpacked_while_the_next_is_built(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked = threading.Event()
+
+    def add(self: Store, archive: Path, name: str, identity: str) -> None:
+        added.append((name, identity))
+        unpacked.set()
+
+    added: list[tuple[str, str]] = []
+    monkeypatch.setattr(Store, "start", lambda self: None)
+    monkeypatch.setattr(Store, "add", add)
+    monkeypatch.setattr(images, "layers", lambda socket, root: {})
+    monkeypatch.setattr(buildah, "image_id", lambda paths, name: f"id of {name}")
+    monkeypatch.setattr(buildah, "export", lambda paths, name, target, known: None)
+    store.ids.write_text('{"localhost/odradek/same:dev": "id of localhost/odradek/same:dev"}')
+
+    def built() -> Iterator[images.Image]:
+        yield named("same")
+        assert not added
+        yield named("first")
+        assert unpacked.wait(LIMIT_S)
+        yield named("second")
+
+    images.store_each(store.paths, store, built())
+    names = [f"localhost/odradek/{name}:dev" for name in ("first", "second")]
+    assert added == [(name, f"id of {name}") for name in names]
+
+
+def test_the_control_plane_starts_beside_the_images_of_new_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting, building = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def record(module: ModuleType, name: str) -> None:
+        monkeypatch.setattr(module, name, lambda *_, **__: done.append(name))
+
+    def start(paths: settings.Paths) -> None:
+        starting.set()
+        assert building.wait(LIMIT_S)
+        done.append("control")
+
+    def wanted() -> Iterator[images.Image]:
+        building.set()
+        assert starting.wait(LIMIT_S)
+        done.append("images")
+        yield from ()
+
+    def ready(condition: Callable[[], bool], what: str, **_: float) -> None:
+        done.append(what)
+
+    record(builtin, "_remember_host")
+    record(tools, "ensure")
+    record(network, "create")
+    for name in ("create_identities", "apply"):
+        record(control, name)
+    for name in ("write_files", "start_runtime", "start_agents"):
+        record(node, name)
+    for name in ("start", "stop"):
+        record(components, name)
+    monkeypatch.setattr(control, "start", start)
+    monkeypatch.setattr(builtin, "store_pause", lambda paths, store: done.append("pause"))
+    monkeypatch.setattr(Store, "give", lambda self, target: done.append("give"))
+    monkeypatch.setattr(builtin, "wait_until", ready)
+    where = settings.Paths(tmp_path / "state", tmp_path / "cache", tmp_path / "run")
+    builtin.up([layout.Node(1, {})], where, wanted())
+    done.remove("control")
+    assert done[:3] == ["_remember_host", "create", "ensure"]
+    assert done[-3:] == ["start_agents", "apply", "all nodes to be Ready"]
+    beside = [one for one in done[3:-3] if one != "create_identities"]
+    assert beside == ["images", "pause", "stop", "write_files", "give", "start_runtime"]
+
+
+def test_a_program_that_cannot_be_built_ends_the_start_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(paths: settings.Paths, wanted: tuple[tools.Tool, ...]) -> None:
+        raise shell.ClusterError("no compiler")
+
+    monkeypatch.setattr(builtin, "_remember_host", lambda paths: None)
+    monkeypatch.setattr(network, "create", lambda nodes: None)
+    monkeypatch.setattr(tools, "ensure", fail)
+    monkeypatch.setattr(components, "stop", lambda paths, name: None)
+    where = settings.Paths(tmp_path / "state", tmp_path / "cache", tmp_path / "run")
+    with pytest.raises(shell.ClusterError, match="no compiler"):
+        builtin.up([layout.Node(1, {})], where, [])
