@@ -199,6 +199,7 @@ async def test_reused_frames_take_memory_once_and_only_while_it_is_needed() -> N
             records = response.responses[0].partition_responses[0].record_set
             assert isinstance(records, memoryview)
             assert records == bytes((number,)) * size
+            assert isinstance(records.obj, bytearray)
             memory.append(records.obj)
     assert memory[0] is memory[1] is memory[2]
     assert len(memory[3]) > 3_000_000

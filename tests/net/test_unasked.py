@@ -7,7 +7,7 @@ MOST_MS = 500
 
 def waits(unasked: Unasked, *asked: str) -> list[int]:
     """How long fetches wait, one after the other, that find nothing."""
-    found = []
+    found: list[int] = []
     while not found or found[-1] < MOST_MS:
         found.append(unasked.wait_ms(asked, MOST_MS))
         unasked.answer([])
