@@ -112,7 +112,8 @@ def build_each(paths: Paths, images: Sequence[Image] = IMAGES) -> Iterator[Image
     """Yield images, each when it is built, if it was missing or outdated. Raises ClusterError."""
     ensure_base(paths)
     base = buildah.image_id(paths, buildah.BASE)
-    for image in images:
+
+    def built(image: Image) -> Image:
         if not (REPO / image.dockerfile).exists():
             raise ClusterError(f"{image.dockerfile} is missing")
         wanted = fingerprint(image, base)
@@ -122,7 +123,12 @@ def build_each(paths: Paths, images: Sequence[Image] = IMAGES) -> Iterator[Image
                 marks = {INPUTS_LABEL: wanted}
                 file = REPO / image.dockerfile
                 buildah.build(paths, image.tag, file, image.context, marks, log)
-        yield image
+        return image
+
+    # The first one makes the wheel, which others take from the cache of layers.
+    yield from map(built, images[:1])
+    with ThreadPoolExecutor(max_workers=2) as workers:
+        yield from workers.map(built, images[1:])
 
 
 def store_each(paths: Paths, store: Store, images: Iterable[Image]) -> None:

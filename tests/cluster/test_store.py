@@ -110,6 +110,28 @@ def test_an_image_is_unpacked_while_the_next_is_built(
     assert added == [(name, f"id of {name}") for name in names]
 
 
+def test_images_after_the_first_are_built_two_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[str] = []
+    two = threading.Barrier(2)
+
+    def build(paths: settings.Paths, name: str, *_: object) -> None:
+        began.append(name)
+        if name != named("broker").tag:
+            two.wait(LIMIT_S)
+
+    monkeypatch.setattr(buildah, "ensure_base", lambda paths, log: None)
+    for name in ("image_id", "label"):
+        monkeypatch.setattr(buildah, name, lambda *_: "none")
+    monkeypatch.setattr(buildah, "build", build)
+    where = settings.Paths(tmp_path / "state", tmp_path / "cache", tmp_path / "run")
+    built = list(images.build_each(where, images.IMAGES[:3]))
+    assert built == list(images.IMAGES[:3])
+    assert began[0] == named("broker").tag
+    assert sorted(began) == sorted(image.tag for image in built)
+
+
 def test_the_control_plane_starts_beside_the_images_of_new_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
