@@ -2,7 +2,7 @@
 
 If the base image of a Dockerfile cannot be pulled, a substitute with the same name is built from
 Debian packages, so the Dockerfiles are the same as for Docker. Builds use the host's package
-configuration (pip, Maven) and its certificate authorities, but images do not contain them.
+configuration (apt, pip, Maven) and its certificate authorities, but images do not contain them.
 With SOURCE_DATE_EPOCH in the environment, the same inputs give the same bytes.
 """
 
@@ -27,6 +27,7 @@ SUBSTITUTE_PACKAGES = ("python3", "python3-venv", "ca-certificates")
 HOST_CA = Path("/etc/ssl/certs/ca-certificates.crt")
 HOST_JAVA_CA = Path("/etc/ssl/certs/java/cacerts")
 JAVA_CA_IN_BUILD = "/run/host-java-cacerts"
+SOURCES_IN_BUILD = "/etc/apt/sources.list"
 
 
 def command(paths: Paths, *words: str | Path) -> list[str | Path]:
@@ -94,12 +95,13 @@ def _build_substitute(paths: Paths, log: Path) -> None:
     include = f"--include={','.join(SUBSTITUTE_PACKAGES)}"
     # No documentation, as in the published slim images.
     slim = [f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("man", "doc", "locale")]
-    # apt keeps no downloaded packages, also in later builds.
-    keep = 'echo \'APT::Keep-Downloaded-Packages "false";\' >"$1/etc/apt/apt.conf.d/keep-nothing"'
-    slim.append(f"--customize-hook={keep}")
-    mirror = debian_mirror(Path("/etc/apt"))
+    # A build that was cut short begins anew: nothing need wait for the disk, also in later builds.
+    slim.append("--dpkgopt=force-unsafe-io")
+    slim += [f"--customize-hook={hook}" for hook in hooks(paths)]
+    paths.storage.mkdir(parents=True, exist_ok=True)
+    mirrors = debian_mirrors(Path("/etc/apt"))
     options = ["--variant=minbase", include, *slim]
-    run_logged(["mmdebstrap", *options, SUITE, archive, *mirror], log, env=environment(paths))
+    run_logged(["mmdebstrap", *options, SUITE, archive, *mirrors], log, env=environment(paths))
     container = run(command(paths, "from", "scratch"), env=environment(paths)).strip()
     try:
         run(command(paths, "add", "--quiet", container, archive, "/"), env=environment(paths))
@@ -111,26 +113,48 @@ def _build_substitute(paths: Paths, log: Path) -> None:
         archive.unlink(missing_ok=True)
 
 
-def debian_mirror(apt: Path) -> list[str]:
-    """Return the mirror of this host's apt as an argument for mmdebstrap; [] if unknown.
+def hooks(paths: Paths) -> list[str]:
+    """Return the commands of a shell that finish the substitute, whose root is their `$1`."""
+    return [
+        # apt keeps no downloaded packages, also in later builds.
+        'echo \'APT::Keep-Downloaded-Packages "false";\' >"$1/etc/apt/apt.conf.d/keep-nothing"',
+        # Which mirror this host has is nobody else's business. Later builds mount it.
+        f'mv "$1{SOURCES_IN_BUILD}" {shlex.quote(str(_sources(paths)))}',
+        f"echo '# Builds mount their own.' >\"$1{SOURCES_IN_BUILD}\"",
+    ]
 
-    Reads one-line and deb822 sources, and accepts only a Debian host's main archive.
+
+def debian_mirrors(apt: Path) -> list[str]:
+    """Return the mirrors of this host's apt as arguments for mmdebstrap; [] if unknown.
+
+    Reads one-line and deb822 sources, and accepts only a Debian host's main archive, and beside it
+    that of security updates.
     """
+    found: dict[str, str] = {}
     for file in sorted([apt / "sources.list", *apt.glob("sources.list.d/*")]):
         if not file.exists():
             continue
         for line in file.read_text().splitlines():
             words = line.split()
             for word in words[1:] if words[:1] in (["URIs:"], ["deb"]) else []:
-                if "://" in word and word.rstrip("/").endswith("/debian"):
-                    return [word]
-    return []
+                if "://" in word:
+                    found.setdefault(word.rstrip("/").rpartition("/")[2], word)
+    if "debian" not in found:
+        return []
+    suites = {"debian": SUITE, "debian-security": f"{SUITE}-security"}
+    return [f"deb {found[name]} {suite} main" for name, suite in suites.items() if name in found]
+
+
+def _sources(paths: Paths) -> Path:
+    """Return the file for the sources of apt that the substitute was built from."""
+    return paths.storage / "apt-sources.list"
 
 
 def mounts(paths: Paths) -> list[str]:
     """Return the options that mount the host's authorities and package configuration."""
     mounted = {HOST_CA: str(HOST_CA), HOST_JAVA_CA: JAVA_CA_IN_BUILD}
     mounted[Path.home() / ".m2/settings.xml"] = "/root/.m2/settings.xml"
+    mounted[_sources(paths)] = SOURCES_IN_BUILD
     configuration = _pip_configuration(paths)
     if configuration:
         mounted[configuration] = "/etc/pip.conf"

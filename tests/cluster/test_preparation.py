@@ -1,6 +1,7 @@
 """Decisions before a build: mirrors, missing packages, outdated images, volumes."""
 
 import json
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -27,7 +28,18 @@ def sources(apt: Path, name: str, text: str) -> Path:
 )
 def test_the_hosts_own_mirror_is_used_in_either_format(tmp_path: Path, text: str) -> None:
     apt = sources(tmp_path, "sources.list.d/debian.sources", text)
-    assert buildah.debian_mirror(apt) == ["http://mirror.example/debian"]
+    assert buildah.debian_mirrors(apt) == ["deb http://mirror.example/debian trixie main"]
+
+
+def test_images_get_security_updates_where_the_host_does(tmp_path: Path) -> None:
+    text = "Types: deb\nURIs: http://mirror.example/debian{}\n"
+    sources(tmp_path, "sources.list.d/a.sources", text.format("-security/"))
+    assert buildah.debian_mirrors(tmp_path) == []
+    sources(tmp_path, "sources.list.d/debian.sources", text.format(""))
+    assert buildah.debian_mirrors(tmp_path) == [
+        "deb http://mirror.example/debian trixie main",
+        "deb http://mirror.example/debian-security/ trixie-security main",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +51,25 @@ def test_the_hosts_own_mirror_is_used_in_either_format(tmp_path: Path, text: str
     ],
 )
 def test_an_archive_without_debians_packages_is_no_mirror(tmp_path: Path, text: str) -> None:
-    assert buildah.debian_mirror(sources(tmp_path, "sources.list", text)) == []
+    assert buildah.debian_mirrors(sources(tmp_path, "sources.list", text)) == []
+
+
+def test_images_have_no_sources_of_packages_and_builds_mount_those_of_their_base(
+    fresh: settings.Paths, tmp_path: Path
+) -> None:
+    assert not any("sources" in option for option in buildah.mounts(fresh))
+    root = tmp_path / "root"
+    named = "deb http://mirror.example/debian trixie main\n"
+    sources(root / "etc/apt", "sources.list", named)
+    (root / "etc/apt/apt.conf.d").mkdir()
+    fresh.storage.mkdir(parents=True)
+    for hook in buildah.hooks(fresh):
+        subprocess.run(["sh", "-c", hook, "exec", root], check=True)
+    assert "mirror.example" not in (root / "etc/apt/sources.list").read_text()
+    (option,) = [one for one in buildah.mounts(fresh) if "sources" in one]
+    kept, inside, _ = option.removeprefix("--volume=").split(":")
+    assert Path(kept).read_text() == named
+    assert inside == "/etc/apt/sources.list"
 
 
 @pytest.fixture
