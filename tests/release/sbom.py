@@ -71,14 +71,15 @@ def _text(subject: Component, found: Sequence[Component], epoch: int) -> str:
     return outputter.output_as_string(indent=1) + "\n"
 
 
-def _component(purl: PackageURL, **more: object) -> Component:
+def _component(purl: PackageURL, place: str = "", **more: object) -> Component:
+    """Return what is named by a purl; what is there more than once needs a place for its name."""
     return Component(
         name=purl.name,
         version=purl.version,
         type=ComponentType.LIBRARY,
         group=purl.namespace if purl.type == "maven" else None,
         purl=purl,
-        bom_ref=str(purl),
+        bom_ref=f"{purl}#{place}" if place else str(purl),
         **more,  # type: ignore[arg-type]
     )
 
@@ -114,9 +115,8 @@ def _jars(folder: Path) -> Iterator[Component]:
         found = HashType(alg=HashAlgorithm.SHA_256, content=archives.sha256(jar))
         group, name, version = _coordinates(jar)
         path = {} if group else {"file_name": jar.name}
-        yield _component(
-            PackageURL("maven" if group else "generic", group, name, version, path), hashes=[found]
-        )
+        purl = PackageURL("maven" if group else "generic", group, name, version, path)
+        yield _component(purl, str(jar.relative_to(root)), hashes=[found])
 
 
 def _coordinates(jar: Path) -> tuple[str, str, str]:
