@@ -54,6 +54,9 @@ state = "{state}"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{PLUGINS}"
     conf_dir = "{home}/cni"
+  # A folder HOST:PORT with ca.crt, or hosts.toml, says how to trust that registry.
+  [plugins."io.containerd.grpc.v1.cri".registry]
+    config_path = "{home}/certs.d"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]

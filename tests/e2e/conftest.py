@@ -23,9 +23,11 @@ FIRST_SECONDS = 3000
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the quickstart, and give the first test the time that `make up` takes.
 
-    Where brokers were away before, leaders are where they should be only after some minutes.
+    Where brokers were away before, leaders are where they should be only after some minutes. The
+    release comes last, on a cluster of its own.
     """
-    items.sort(key=lambda one: "tests/e2e/test_quickstart.py" not in one.nodeid)
+    places = {"tests/e2e/test_quickstart.py": 0, "tests/e2e/test_released.py": 2}
+    items.sort(key=lambda one: places.get(one.nodeid.partition("::")[0], 1))
     ours = [one for one in items if one.get_closest_marker("e2e")]
     if ours:
         ours[0].add_marker(pytest.mark.timeout(FIRST_SECONDS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,9 @@ def previous(directory: Path) -> Path:
     chart = directory / "odradek"
     shutil.copytree(helm.CHART, chart)
     text = (chart / "Chart.yaml").read_text()
-    assert "version: 0.1.0" in text
-    (chart / "Chart.yaml").write_text(text.replace("version: 0.1.0", "version: 0.0.9"))
+    older, replaced = re.subn("^version: .+$", "version: 0.0.9", text, flags=re.MULTILINE)
+    assert replaced == 1
+    (chart / "Chart.yaml").write_text(older)
     for file in (chart / "crds").glob("*.yaml"):
         crd = yaml.safe_load(file.read_text())
         del crd["spec"]["versions"][0]["additionalPrinterColumns"]

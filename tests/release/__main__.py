@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.cluster import host, tools
 from tests.cluster.settings import REPO, Paths, paths
 from tests.cluster.shell import ClusterError, step
 from tests.release import archives, chart, images, python, source
+from tests.release.images import Archived
 from tests.release.source import ReleaseError, Source
 
 # As in an image's name: a host, perhaps a port, and a path.
@@ -55,28 +57,32 @@ def _make(repository: Path, released: Source, registry: str, where: Paths) -> Pa
         python.write_sbom(tree, made / f"odradek-{released.version}.cdx.json")
     with step("wheel of Spark's connectors"):
         python.build_spark_jars(tree, made, released.version)
-    digests = images.build(tree, made, released, where)
+    archived = images.build(tree, made, released, where)
     chart.build(tree, made, registry, where)
-    (made / "RELEASE_NOTES.md").write_text(notes(released, registry, digests))
+    (made / "RELEASE_NOTES.md").write_text(notes(released, registry, archived))
     archives.write_checksums(made)
     target = repository / "dist"
-    shutil.rmtree(target, ignore_errors=True)
+    if target.exists():
+        target.rename(work / "replaced")
     made.rename(target)
     shutil.rmtree(work)
     host.give_to_caller(work.parent, target, *target.iterdir())
     return target
 
 
-def notes(released: Source, registry: str, digests: Mapping[str, str]) -> str:
-    """Return the notes of a release: where its images belong, and what changed."""
-    rows = [f"| `{registry}/{name}:{released.version}` | `{it}` |" for name, it in digests.items()]
+def notes(released: Source, registry: str, archived: Mapping[str, Archived]) -> str:
+    """Return the notes of a release: where its images belong, what they run on, what changed."""
+    rows = [
+        f"| `{registry}/{name}:{released.version}` | {image.platform} | `{image.digest}` |"
+        for name, image in archived.items()
+    ]
     lines = (
         f"# Odradek {released.version}",
         "",
         f"Commit {released.commit}.",
         "",
-        "| image | digest |",
-        "|---|---|",
+        "| image | platform | digest |",
+        "|---|---|---|",
         *rows,
         "",
         released.notes,
@@ -92,6 +98,8 @@ def main() -> int:
     arguments = parser.parse_args()
     where = paths()
     os.environ["PATH"] = f"{where.bin}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    # A build that nobody waits for would be in the way of the next release.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         host.become_root("tests.release")
         print(build(REPO, arguments.registry, where))

@@ -10,10 +10,10 @@ import json
 import os
 import shutil
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from unittest.mock import patch
 
 from tests.cluster import buildah, mounts
@@ -28,8 +28,16 @@ NAMES: Final = ("broker", "operator", "spark-job")
 _LABELS: Final = "org.opencontainers.image"
 
 
-def build(tree: Path, target: Path, source: Source, paths: Paths) -> dict[str, str]:
-    """Write each image of an exported commit, and its SBOM; return the digests by name.
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """An image in its archive: the digest of its manifest, and the platform, like linux/amd64."""
+
+    digest: str
+    platform: str
+
+
+def build(tree: Path, target: Path, source: Source, paths: Paths) -> dict[str, Archived]:
+    """Write each image of an exported commit, and its SBOM; return the images by name.
 
     Raises ClusterError.
     """
@@ -52,7 +60,7 @@ def _remove(paths: Paths) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _build(image: Image, tree: Path, target: Path, source: Source, paths: Paths) -> str:
+def _build(image: Image, tree: Path, target: Path, source: Source, paths: Paths) -> Archived:
     log = paths.build_logs / f"release-{image.name}.log"
     name = f"localhost/odradek/{image.name}:{source.version}"
     with step(f"image {name}", log):
@@ -66,19 +74,29 @@ def _build(image: Image, tree: Path, target: Path, source: Source, paths: Paths)
         buildah.build(paths, name, tree / image.dockerfile, tree / image.folder, labels, log)
     with step(f"archive and SBOM of {name}"):
         stem = f"odradek-{image.name}-{source.version}"
-        digest = _archive(name, source.version, target / f"{stem}.oci.tar", paths)
+        archived = _archive(name, source.version, target / f"{stem}.oci.tar", paths)
         with buildah.mounted(paths, name) as root:
-            text = sbom.of_image(root, image.name, digest, source)
+            text = sbom.of_image(root, image.name, archived.digest, source)
         (target / f"{stem}.cdx.json").write_text(text)
-    return digest
+    return archived
 
 
-def _archive(name: str, version: str, target: Path, paths: Paths) -> str:
-    """Write a stored image as an archive; return the digest of its manifest."""
+def _archive(name: str, version: str, target: Path, paths: Paths) -> Archived:
+    """Write a stored image as an archive."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         copy = ["skopeo", "--insecure-policy", "copy", "--quiet", buildah.stored(paths, name)]
         run([*copy, f"oci:{scratch}:{version}"], env=buildah.environment(paths))
         archives.write_tar(Path(scratch), target)
-        (manifest,) = json.loads((Path(scratch) / "index.json").read_text())["manifests"]
-        digest: str = manifest["digest"]
-        return digest
+        return _describe(Path(scratch))
+
+
+def _describe(layout: Path) -> Archived:
+    def blob(digest: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(
+            (layout / "blobs" / digest.replace(":", "/")).read_text()
+        )
+        return found
+
+    (manifest,) = json.loads((layout / "index.json").read_text())["manifests"]
+    config = blob(blob(manifest["digest"])["config"]["digest"])
+    return Archived(manifest["digest"], f"{config['os']}/{config['architecture']}")

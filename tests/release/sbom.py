@@ -116,7 +116,7 @@ def _jars(folder: Path) -> Iterator[Component]:
         group, name, version = _coordinates(jar)
         path = {} if group else {"file_name": jar.name}
         purl = PackageURL("maven" if group else "generic", group, name, version, path)
-        yield _component(purl, str(jar.relative_to(root)), hashes=[found])
+        yield _component(purl, str(jar.relative_to(folder)), hashes=[found])
 
 
 def _coordinates(jar: Path) -> tuple[str, str, str]:

@@ -50,7 +50,7 @@ def read(repository: Path) -> Source:
         raise ReleaseError(f"the checkout is not its commit: commit or remove {name} first")
     last = git(repository, "log", "-1", "--no-show-signature", "--format=%H %ct")
     commit, epoch = last.decode().split()
-    version = tomllib.loads((repository / "pyproject.toml").read_text())["project"]["version"]
+    version = version_of(repository)
     chart = yaml.safe_load((repository / _CHART).read_text())
     for key in ("version", "appVersion"):
         if chart[key] != version:
@@ -65,6 +65,12 @@ def read(repository: Path) -> Source:
             f"raise the version in pyproject.toml and {_CHART}"
         )
     return Source(commit, int(epoch), version, notes(repository, version))
+
+
+def version_of(repository: Path) -> str:
+    """Return the version that pyproject.toml states."""
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    return str(project["version"])
 
 
 def _tag(version: str) -> str:
