@@ -49,7 +49,8 @@ def build(tree: Path, target: Path, source: Source, paths: Paths) -> dict[str, A
             wanted = [image for image in IMAGES if image.name in NAMES]
             return {image.name: _build(image, tree, target, source, own) for image in wanted}
     finally:
-        _remove(own)
+        with step("removing what they were built in"):
+            _remove(own)
 
 
 def _remove(paths: Paths) -> None:
