@@ -17,7 +17,7 @@ from tests.cluster import buildah, node
 from tests.cluster.layout import Node
 from tests.cluster.settings import REPO, Paths
 from tests.cluster.shell import ClusterError, step
-from tests.cluster.store import Store, layers, read_ids, write_ids
+from tests.cluster.store import Store, layers, read_ids, take, write_ids
 
 INPUTS_LABEL = "io.odradek.inputs"
 IGNORED = {"__pycache__", ".DS_Store"}
@@ -197,7 +197,7 @@ def tag(paths: Paths, nodes: Sequence[Node], image: Image, name: str) -> None:
 
 def _load(paths: Paths, name: str, current: str, nodes: Sequence[Node]) -> None:
     def give(member: Node) -> None:
-        node.ctr(member, paths, "images", "import", archive)
+        take(paths.socket(member.name), name, archive)
         loaded = paths.loaded(member.name)
         write_ids(loaded, {**read_ids(loaded), name: current})
 

@@ -27,6 +27,21 @@ def ctr(socket: Path, *words: str | Path) -> str:
     return run(["ctr", "-a", socket, "-n", "k8s.io", *words])
 
 
+def take(socket: Path, name: str, archive: Path) -> None:
+    """Unpack an image from an archive without the layers that containerd has.
+
+    The image that it replaces has them. It keeps another name meanwhile: containerd may collect
+    what no image has at any time, and the new one refers to its layers only when it is unpacked.
+    """
+    replaced = f"{name}-replaced"
+    known = ctr(socket, "images", "list", "--quiet").split()
+    if name in known:
+        ctr(socket, "images", "tag", "--force", name, replaced)
+    ctr(socket, "images", "import", archive)
+    if name in known:
+        ctr(socket, "images", "remove", replaced)
+
+
 def layers(socket: Path, root: Path) -> dict[str, Path]:
     """Return the files of the layers that images have, by the hash in their digest.
 
@@ -93,7 +108,7 @@ class Store:
 
     def add(self, archive: Path, name: str, identity: str) -> None:
         """Unpack an image; needs its containerd. Threads may add at once."""
-        ctr(self.socket, "images", "import", archive)
+        take(self.socket, name, archive)
         with self._lock:
             write_ids(self.ids, {**read_ids(self.ids), name: identity})
 

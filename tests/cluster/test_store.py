@@ -20,6 +20,7 @@ from tests.cluster import (
     shell,
     tools,
 )
+from tests.cluster import store as store_module
 from tests.cluster.store import DATABASES, Store, read_ids
 
 LIMIT_S = 60
@@ -64,6 +65,23 @@ def test_a_node_keeps_what_it_has_and_an_interrupted_copy_starts_anew(store: Sto
     (node / "its own").touch()
     store.give(node)
     assert (node / "its own").exists()
+
+
+@pytest.mark.parametrize("known", ["", "localhost/a:1\n"])
+def test_a_replaced_image_keeps_its_layers_until_the_new_one_is_unpacked(
+    monkeypatch: pytest.MonkeyPatch, known: str
+) -> None:
+    calls: list[str] = []
+
+    def ctr(socket: Path, *words: str | Path) -> str:
+        calls.append(" ".join(map(str, words[1:])))
+        return known
+
+    monkeypatch.setattr(store_module, "ctr", ctr)
+    store_module.take(Path("socket"), "localhost/a:1", Path("a.tar"))
+    tagged = "tag --force localhost/a:1 localhost/a:1-replaced"
+    around = ([tagged], ["remove localhost/a:1-replaced"]) if known else ([], [])
+    assert calls == ["list --quiet", *around[0], "import a.tar", *around[1]]
 
 
 def test_what_runs_beside_a_failure_goes_on_and_the_error_is_told() -> None:
