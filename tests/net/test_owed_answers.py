@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 import struct
 import weakref
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import pytest
 
@@ -29,8 +30,7 @@ from tests.net.test_listener import (
 )
 
 FRAME_BYTES = 100_000
-BAD = 99
-"""Number of a request that violates the protocol."""
+TOO_LARGE = 2_000_000_000
 
 
 def produce(number: int) -> bytes:
@@ -54,8 +54,6 @@ class Replicating:
         key, number = struct.unpack_from(">hh", frame)
         self.dispatched.append(number)
         self._came.set()
-        if number == BAD:
-            raise ProtocolViolation("bad")
         if key != ApiKey.PRODUCE:
             return [bytes(frame)]
         assert peer.takes_later
@@ -72,6 +70,12 @@ class Replicating:
                 await self._came.wait()
 
 
+async def some_turns() -> None:
+    """Let the connection see what was sent."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
 def number_of(answer: bytes) -> int:
     return int.from_bytes(answer[-2:], "big")
 
@@ -86,15 +90,64 @@ async def test_produces_behind_one_that_waits_are_dispatched_and_answered_in_ord
         assert [number_of(await read_frame(reader)) for _ in range(3)] == [0, 1, 2]
 
 
-async def test_a_violation_closes_the_connection_after_the_answers_before_it() -> None:
+@pytest.mark.parametrize("how", ["violation", "bug", "size"])
+async def test_what_came_before_a_bad_request_is_answered(how: str) -> None:
     work = Replicating()
-    async with listening(work.dispatch) as listener, connected(listener) as (reader, writer):
-        writer.write(framed(produce(0)) + framed(produce(BAD)))
-        await work.until_dispatched([0, BAD])
+
+    async def dispatch(frame: memoryview, peer: ClientInfo) -> Answer:
+        found = await work.dispatch(frame, peer)
+        if work.dispatched[-1] == 1:
+            raise ProtocolViolation("bad") if how == "violation" else KeyError("bug")
+        return found
+
+    async with listening(dispatch) as listener, connected(listener) as (reader, writer):
+        writer.write(framed(produce(0)))
+        await work.until_dispatched([0])
+        writer.write(struct.pack(">i", TOO_LARGE) if how == "size" else framed(produce(1)))
+        await some_turns()
         work.let_go(0)
         assert number_of(await read_frame(reader)) == 0
+        with contextlib.suppress(ConnectionResetError):  # it had not read all that came
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
+
+
+async def test_a_failure_ends_a_connection_before_it_is_muted() -> None:
+    work = Replicating()
+
+    async def send(answering: Awaitable[None]) -> None:
+        await answering
+
+    async def dispatch(frame: memoryview, peer: ClientInfo) -> Answer:
+        found = await work.dispatch(frame, peer)
+        if work.dispatched[-1] == 0:
+            return found
+        # A produce with acks=0, after quotas were switched on.
+        peer.throttling.send, peer.throttling.mute_s = send, 3600.0
+        return None
+
+    async with listening(dispatch) as listener, connected(listener) as (reader, writer):
+        writer.write(framed(produce(0)) + framed(produce(1)))
+        await work.until_dispatched([0, 1])
+        await some_turns()
+        work.waits[0].set_exception(KeyError("bug"))
         async with asyncio.timeout(60):
             assert await reader.read() == b""
+
+
+async def test_requests_whose_answers_are_owed_hold_no_memory() -> None:
+    """A follower needs it for the fetch that they wait for."""
+    work = Replicating()
+    quotas = ConnectionQuotas(dataclasses.replace(LIMITS, max_queued_bytes=FRAME_BYTES))
+    listener = Listener("127.0.0.1", 0, quotas, work.dispatch)
+    await listener.start()
+    async with connected(listener) as (_, client), connected(listener) as (reader, follower):
+        client.write(b"".join(framed(produce(number)) for number in range(MOST_OWED)))
+        await work.until_dispatched(range(MOST_OWED))
+        follower.write(framed(other(9) + bytes(FRAME_BYTES)))
+        async with asyncio.timeout(60):
+            await read_frame(reader)
+    await listener.close(grace_ms=1)
 
 
 async def test_only_so_many_are_owed() -> None:
@@ -216,7 +269,8 @@ def connections_to(writer: asyncio.StreamWriter) -> list[Connection]:
     return [each for each in found if each.peer.port == port]
 
 
-async def test_a_connection_that_owed_is_freed_at_once() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_connection_that_owed_is_freed_at_once(fails: bool) -> None:
     work = Replicating()
     gc.collect()
     gc.disable()
@@ -225,9 +279,14 @@ async def test_a_connection_that_owed_is_freed_at_once() -> None:
             async with connected(listener) as (reader, writer):
                 writer.write(framed(produce(0)))
                 await work.until_dispatched([0])
-                work.let_go(0)
-                await read_frame(reader)
                 connection = weakref.ref(connections_to(writer)[0])
+                if fails:
+                    work.waits[0].set_exception(MemoryError)
+                    assert await reader.read() == b""
+                else:
+                    work.let_go(0)
+                    await read_frame(reader)
+            work.waits.clear()
             await emptied(listener)
             async with asyncio.timeout(60):
                 while connection() is not None:

@@ -143,6 +143,7 @@ class Connection:
         self._memory = quotas.memory  # of the frame that arrives, or is in progress
         self._waits_for_memory = False
         self._frames = 0  # dispatched so far
+        self._waits = 0  # answers so far that had to wait for their peer
         self._throttling = peer.throttling
         self._mute: asyncio.Future[None] | None = None  # while the connection is muted
         self._owed: OwedAnswers | None = None  # since the first answer that was there later
@@ -171,7 +172,7 @@ class Connection:
         outgoing = self._outgoing
         if outgoing is not None and _takes_memory(outgoing):
             reason, held = "slow-answer", outgoing.held_bytes()
-            transfer = Transfer(2 * self._frames + 1, self.answered_bytes(), outgoing.sent + held)
+            transfer = Transfer(2 * self._waits + 1, self.answered_bytes(), outgoing.sent + held)
         elif self._arrival is not None and self._reader.buffered_bytes:
             if self._waits_for_memory:
                 if self._pace is not None:
@@ -253,7 +254,13 @@ class Connection:
             await self._transport.handshake()
             if self._guard is not None:
                 self._dispatch = self._guard(self, self._dispatch)
-            await self._serve()
+            try:
+                await self._serve()
+            except Exception:
+                # As in Kafka: what came before it is answered.
+                if self._owed is not None:
+                    await self._owed.until_owed(0)
+                raise
         except HandshakeError as error:
             text = "failed handshake with %s:%s: %s"
             self._quotas.log.log(logging.INFO, text, self.peer.host, self.peer.port, error)
@@ -302,7 +309,7 @@ class Connection:
             answer = await self._ask_dispatch(frame)
             self._turn += 1
             if isinstance(answer, Later) or (self._owed and self._throttling.send is None):
-                await self._owe(answer)
+                self._owe(answer)
             elif answer is not None:
                 if self._throttling.send is None:
                     await self._answer(answer)
@@ -317,19 +324,22 @@ class Connection:
                 # One large request must not keep its memory while small ones follow.
                 self._reader.release_spare()
             del frame  # it would hold the buffer of before
+            if self._owed:
+                await self._owed.until_owed(MOST_OWED - 1)
             if self._throttling.mute_s:
+                if self._owed:
+                    await self._owed.until_owed(0)
                 await self._stay_muted()
         if self._owed is not None:
             await self._owed.until_owed(0)
 
-    async def _owe(self, answer: Answer) -> None:
+    def _owe(self, answer: Answer) -> None:
         """Answer behind those that are owed, of which there are few."""
         if self._owed is None:
             self._owed = OwedAnswers(self._answer_owed, self._fail)
         if not isinstance(answer, Later):
             answer = Later(partial(_now, answer))
         self._owed.add(answer)
-        await self._owed.until_owed(MOST_OWED - 1)
 
     async def _answer_owed(self, parts: Sequence[Part]) -> None:
         self._note_activity()
@@ -380,11 +390,6 @@ class Connection:
         except OSError as error:
             # An error of this broker, as of a disk, must not look like a lost peer.
             raise RuntimeError("request failed") from error
-        except ProtocolViolation:
-            # As in Kafka: what came before it is answered.
-            if self._owed is not None:
-                await self._owed.until_owed(0)
-            raise
         finally:
             self._in_dispatch = False
             self._note_activity()
@@ -419,6 +424,7 @@ class Connection:
         """Count an answer that waits for its peer, or for its turn."""
         if self._outgoing is None:
             self._outgoing = outgoing
+            self._waits += 1
             self._quotas.answers.hold(self, outgoing.held_bytes())
 
     async def _next_frame(self) -> memoryview | None:

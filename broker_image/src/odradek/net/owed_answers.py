@@ -44,6 +44,7 @@ class OwedAnswers:
         self._send = send
         self._failed = failed
         self._owed: deque[Later[Sequence[Part] | None]] = deque()
+        self._waiting: set[asyncio.Future[Sequence[Part] | None]] = set()
         self._sender: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._sent: asyncio.Future[None] | None = None
@@ -55,6 +56,13 @@ class OwedAnswers:
 
     def add(self, answer: Later[Sequence[Part] | None]) -> None:
         """Owe one more answer."""
+        if self._owed:
+            # It tells what held when its wait ended, which may be long before its turn.
+            waiting = asyncio.ensure_future(answer.wait())
+            self._waiting.add(waiting)
+            waiting.add_done_callback(self._waiting.discard)
+            waiting.add_done_callback(_seen)
+            answer = Later(lambda: waiting)
         self._owed.append(answer)
         if self._sender is None and self._error is None:
             self._sender = asyncio.create_task(self._send_all())
@@ -73,6 +81,9 @@ class OwedAnswers:
         if sender is not None:
             sender.cancel()
             await asyncio.wait((sender,))
+        for waiting in self._waiting:
+            waiting.cancel()
+        self._error = None  # its frames would keep the connection until the collector comes
 
     async def _send_all(self) -> None:
         try:
@@ -102,3 +113,9 @@ class OwedAnswers:
     def _wake(self) -> None:
         if self._sent is not None and not self._sent.done():
             self._sent.set_result(None)
+
+
+def _seen(waiting: asyncio.Future[Sequence[Part] | None]) -> None:
+    """Log no exception of an answer whose turn never comes."""
+    if not waiting.cancelled():
+        waiting.exception()

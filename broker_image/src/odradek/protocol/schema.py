@@ -254,7 +254,9 @@ def _make(cls: type[T], versions: tuple[int, int] | None, flexible_from: int | N
 
 def _first_init(self: Any, **values: Any) -> None:
     """Make the constructor of the class at its first use, as `codec` does with what it needs."""
-    cls: Any = type(self)
+    # Not a class that inherits it, whose own constructor would be lost.
+    lines: Any = type(self).__mro__
+    cls = next((one for one in lines if vars(one).get("__init__") is _first_init), type(self))
     declared = [(one.name, one.type, one) for one in dataclasses.fields(cls)]
     like = dataclasses.make_dataclass(cls.__name__, declared, kw_only=True, repr=False, eq=False)
     init = cls.__init__ = vars(like)["__init__"]
