@@ -91,7 +91,7 @@ def ensure_base(paths: Paths, log: Path) -> None:
 
 
 def _build_substitute(paths: Paths, log: Path) -> None:
-    archive = paths.cache / "tmp" / "rootfs.tar"
+    archive = paths.storage / "rootfs.tar"
     include = f"--include={','.join(SUBSTITUTE_PACKAGES)}"
     # No documentation, as in the published slim images.
     slim = [f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("man", "doc", "locale")]

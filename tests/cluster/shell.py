@@ -5,6 +5,8 @@ its duration at the end. The output of long commands goes to a log file; on fail
 carries its last lines.
 """
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -55,17 +57,35 @@ def run_logged(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> None:
-    """Run a command with its output appended to `log`. Raises ClusterError with its tail."""
+    """Run a command with its output appended to `log`. Raises ClusterError with its tail.
+
+    Whoever interrupts this ends the command and all that it has started, and waits until it has
+    cleaned up.
+    """
+    # Other threads hear of no interrupt; what they run has to hear of it from the terminal.
+    own_group = 0 if threading.current_thread() is threading.main_thread() else None
     words = [str(word) for word in argv]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
         start = sink.tell()
         try:
-            code = subprocess.run(
-                words, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=env, cwd=cwd
-            ).returncode
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env=env,
+                cwd=cwd,
+                process_group=own_group,
+            )
         except FileNotFoundError as error:
             raise ClusterError(f"{words[0]} is not installed") from error
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+            raise
     if code:
         with log.open("rb") as source:
             source.seek(start)
