@@ -183,19 +183,28 @@ class _Table:
             if time.monotonic() >= self._vacuum_due:
                 self._vacuum(spark)
                 self._vacuum_due = time.monotonic() + _VACUUM_INTERVAL_S
-        except PySparkException as error:
+        except (Py4JJavaError, PySparkException) as error:
             # Others may rewrite the same files at the same time.
-            log.warning("failed to optimize %s: %s", self._sink.path, str(error).partition("\n")[0])
+            log.warning("failed to optimize %s: %s", self._sink.path, _first_line(error))
 
     def _vacuum(self, spark: SparkSession) -> None:
         try:
-            # Lite deletes only what the table's log names, and lists no folder.
+            # Lite deletes only what the table's log names: a checkpoint may be in the same folder.
             spark.sql(f"vacuum {self._name} lite")
-        except PySparkException as error:
-            # The log was pruned before: the job rested for longer than Delta keeps it.
-            if error.getCondition() != _LOG_PRUNED:
+        except (Py4JJavaError, PySparkException) as error:
+            if _LOG_PRUNED not in str(error):
                 raise
-            spark.sql(f"vacuum {self._name}")
+            log.warning(
+                "%s keeps files that its log names no more: the job rested for longer than Delta "
+                "keeps the log. Run VACUUM of the table once, if nothing else is in its folder",
+                self._sink.path,
+            )
+
+
+def _first_line(error: Exception) -> str:
+    """Return what Spark says, without where it was."""
+    cause = error.java_exception if isinstance(error, Py4JJavaError) else error
+    return str(cause).partition("\n")[0]
 
 
 def _batches(number: int) -> int:
