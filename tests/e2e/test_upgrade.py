@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -95,20 +95,27 @@ def test_helm_upgrade_restarts_the_brokers_that_follow_and_no_others(
         cluster(kubectl, "pinned", 9292, image=FORMER),
         cluster(kubectl, "asks", 9392, rollout={"upgrades": "OnRequest"}),
     ):
-        before = {name: uids(kubectl, name) for name in ("main", "pinned", "asks")}
-        tag = "--set=image.broker.tag=later"
-        release(kubectl, "upgrade", str(helm.CHART), VALUES, tag, *wait)
-        restarted(kubectl, "main", before["main"], LATER)
-        up_to_date(kubectl, "asks", "UpgradeWaiting")
-        up_to_date(kubectl, "pinned", "UpToDate")
-        assert {name: uids(kubectl, name) for name in ("pinned", "asks")} == {
-            name: before[name] for name in ("pinned", "asks")
-        }
-        patch = json.dumps({"spec": {"rollout": {"requestId": "1"}}})
-        kubectl("patch", "kafkacluster", "asks", "--type=merge", f"--patch={patch}")
-        restarted(kubectl, "asks", before["asks"], LATER)
-        up_to_date(kubectl, "asks", "UpToDate")
-        assert uids(kubectl, "pinned") == before["pinned"]
-        then = uids(kubectl, "main")
-    release(kubectl, "upgrade", str(helm.CHART), VALUES, *wait)
+        try:
+            upgrade(kubectl, wait)
+        finally:
+            then = uids(kubectl, "main")
+            release(kubectl, "upgrade", str(helm.CHART), VALUES, *wait)
     restarted(kubectl, "main", then, FORMER)
+
+
+def upgrade(kubectl: Kubectl, wait: Sequence[str]) -> None:
+    """Take the later image, and look who gets it when."""
+    before = {name: uids(kubectl, name) for name in ("main", "pinned", "asks")}
+    tag = "--set=image.broker.tag=later"
+    release(kubectl, "upgrade", str(helm.CHART), VALUES, tag, *wait)
+    restarted(kubectl, "main", before["main"], LATER)
+    up_to_date(kubectl, "asks", "UpgradeWaiting")
+    up_to_date(kubectl, "pinned", "UpToDate")
+    assert {name: uids(kubectl, name) for name in ("pinned", "asks")} == {
+        name: before[name] for name in ("pinned", "asks")
+    }
+    patch = json.dumps({"spec": {"rollout": {"requestId": "1"}}})
+    kubectl("patch", "kafkacluster", "asks", "--type=merge", f"--patch={patch}")
+    restarted(kubectl, "asks", before["asks"], LATER)
+    up_to_date(kubectl, "asks", "UpToDate")
+    assert uids(kubectl, "pinned") == before["pinned"]

@@ -56,6 +56,23 @@ def view(*pods: BrokerPod, partitions: Partitions = IN_SYNC, controller: int = 0
     return ClusterView(pods, controller, partitions, NEW, later_revisions=(NEW,))
 
 
+# --- what cannot run ------------------------------------------------------------------------------
+
+
+def test_a_broker_that_does_not_come_back_takes_none_of_its_node_with_it() -> None:
+    bad = replace(pod(101, NEW, healthy=False), trouble="ErrImagePull")
+    assert rollout.next_to_roll(view(pod(0), pod(1), pod(100), bad)) is None
+
+
+def test_one_that_never_ran_gets_another_template_whatever_else_is_down() -> None:
+    lagging = replace(IN_SYNC, lagging=frozenset({0, 2}))
+    stuck = replace(pod(2, healthy=False), trouble="ImagePullBackOff")
+    others = [pod(0, NEW, healthy=False), pod(1, NEW)]
+    found = rollout.next_to_roll(view(*others, stuck, partitions=lagging, controller=1))
+    assert found is not None
+    assert found.broker_id == 2
+
+
 # --- ids and pods ---------------------------------------------------------------------------------
 
 

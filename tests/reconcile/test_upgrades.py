@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -94,6 +95,24 @@ def applied(wanted: ClusterSpec, *live: Live, image: str, policy: str) -> tuple[
 
 
 # --- when pods change -----------------------------------------------------------------------------
+
+
+def test_to_name_the_image_that_brokers_have_or_to_take_it_out_changes_no_pod() -> None:
+    (live,) = sets_of(made(ASKING))
+    (kept,), waits = applied(ASKING, live, image=NEWER, policy="Always")
+    assert (waits, kept) == (True, live)
+    (named,), _ = applied(replace(ASKING, image=OURS), kept, image=NEWER, policy="Always")
+    assert named["spec"]["template"] == live["spec"]["template"]
+    (asking,), _ = applied(ASKING, named, image=NEWER, policy="Always")
+    assert asking["spec"]["template"] == live["spec"]["template"]
+
+
+def test_an_image_that_somebody_edits_is_not_taken_for_the_one_that_was_given() -> None:
+    (live,) = sets_of(made(ASKING))
+    edited = copy.deepcopy(live)
+    edited["spec"]["template"]["spec"]["containers"][0]["image"] = "registry.test/other:1"
+    (after,), waits = applied(ASKING, edited, image=OURS, policy="IfNotPresent")
+    assert (given_image(after), waits) == (OURS, False)
 
 
 @pytest.mark.parametrize("wanted", [PINNED, ASKING], ids=["pinned", "on request"])
@@ -304,7 +323,7 @@ def test_later_versions_give_the_same_digests_for_the_same_wishes() -> None:
     full = replace(PINNED, config=config, rollout=RolloutSpec("1"), replicas=6, per_node=2)
     (plain,), (secured, _) = sets_of(made(PLAIN)), sets_of(made(full, setup=SETUP, login=LOGIN))
     found = [one["metadata"]["annotations"][asked.SPEC_HASH] for one in (plain, secured)]
-    assert found == ["07c56e80519e31e3", "db5974137503229a"]
+    assert found == ["168c75e7d3ecf8c5", "db5974137503229a"]
     # A setting that only later brokers take while they run stays in the digest: `asked` must name
     # it then, or clusters that have it are restarted by the upgrade.
     assert digest(sorted(DYNAMIC_KEYS)) == "2cc0e8f48afdb53a"
@@ -335,6 +354,14 @@ def test_status_says_what_waits_and_what_to_do() -> None:
     assert (rolls.status, rolls.reason) == (False, "Rolling")
     (done,) = upgrades.judge(PINNED, view("new", "new"), WaitingUpgrade())
     assert (done.status, done.reason) == (True, "UpToDate")
+
+
+@pytest.mark.parametrize("pod", ["main-broker-0", None], ids=["without image", "without pod"])
+def test_nobody_knows_whether_a_broker_that_does_not_run_is_up_to_date(pod: str | None) -> None:
+    trouble = "ErrImagePull" if pod else None
+    away = BrokerPod(0, pod, None, None, "new" if pod else None, False, False, trouble=trouble)
+    (found,) = upgrades.judge(PINNED, replace(view(), brokers=(away,)), WaitingUpgrade())
+    assert (found.status, found.reason) == (None, "BrokersStarting")
 
 
 def test_status_has_the_images_of_pods_and_not_of_the_spec() -> None:

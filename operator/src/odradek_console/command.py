@@ -88,7 +88,7 @@ def console(
     async def work() -> None:
         missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
         if missing:
-            raise ToolError(f"{missing[0]} is not installed: pip install 'odradek[console]'")
+            raise ToolError(f"{missing[0]} is not installed: it is of odradek's extra console")
         from odradek_console import app, users
         from odradek_console.settings import ConsoleSettings
 

@@ -163,7 +163,7 @@ def _prepare(
     """Read and check all that can be wrong before a process is started. Raises LocalError."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise LocalError(f"{missing[0]} is not installed: pip install 'odradek[local]'")
+        raise LocalError(f"{missing[0]} is not installed: it is of odradek's extra local")
     program = java.find()
     spark = connector.environment(jars)
     from odradek_local import resources as resource_files

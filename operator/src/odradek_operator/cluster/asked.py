@@ -17,6 +17,8 @@ from odradek_operator.shared.spec import ClusterSpec
 
 # Annotation of StatefulSets.
 SPEC_HASH: Final = "odradek.io/spec-hash"
+# Annotation of StatefulSets: the image that their pods were given, whatever somebody has edited.
+IMAGE: Final = "odradek.io/broker-image"
 # Annotation of pods: the spec.rollout.requestId that they were last restarted for.
 REQUEST: Final = "odradek.io/rollout-request"
 
@@ -36,6 +38,7 @@ def request_for(spec: ClusterSpec, live: Mapping[str, Any] | None) -> str | None
 
 def spec_hash(
     spec: ClusterSpec,
+    image: str,
     request: str | None,
     setup: ListenerSetup | None,
     zookeeper: ZooKeeperSetup | None,
@@ -44,11 +47,12 @@ def spec_hash(
 ) -> str:
     """Return what stands for all that a StatefulSet's pods have from users, and not the operator.
 
-    Such are also certificates, addresses and logins that demand a restart.
+    `image` is the one that brokers get now: to name it changes nothing, nor to take it out where
+    it stays. Certificates, addresses and logins that demand a restart are among it, too.
     """
     config = {name: text for name, text in spec.config.items() if name not in spec.dynamic}
     wishes: dict[str, object] = {
-        "image": spec.image,
+        "image": image,
         "request": request,
         "shareNodes": shares,
         "zookeeper": spec.zookeeper,

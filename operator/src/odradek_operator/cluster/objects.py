@@ -226,8 +226,9 @@ def desired_objects(
         }
         workload = _stateful_set(meta, spec, one, live, count, pod, notes, setup, zookeeper)
         workload["metadata"]["annotations"][asked.SPEC_HASH] = asked.spec_hash(
-            spec, request, setup, zookeeper, shares=one.shares
+            spec, image, request, setup, zookeeper, shares=one.shares
         )
+        workload["metadata"]["annotations"][asked.IMAGE] = image
         if one.number == 0 and one.shares:
             workload["metadata"]["annotations"][SETS] = str(len(brokers.counts))
         objects += [config_map, *([] if number else [_budget(meta, budget)]), workload]

@@ -125,11 +125,17 @@ def next_to_roll(view: ClusterView) -> BrokerPod | None:
     outdated = [one for one in view.staying if view.is_outdated(one) or one.moved]
     if not outdated or not view.templates_known:
         return None
-    beside = {one.broker_id for one in _of_node_that_is_down(view) if one.healthy}
+    down = _of_node_that_is_down(view)
+    # One that does not come back with the present template takes nobody with it.
+    failed = any(one.trouble and one.node and not view.is_outdated(one) for one in down)
+    beside = {one.broker_id for one in down if one.healthy and not failed}
     if together := [one for one in outdated if one.broker_id in beside]:
         return together[-1]
     if any(one.terminating for one in pods):
         return None
+    # One that never ran with its template (no image, no node) serves nobody, whoever else is down.
+    if stuck := [one for one in outdated if one.trouble and not one.registered]:
+        return stuck[0]
     unhealthy = [one for one in view.own if not one.healthy]
     if unhealthy:
         broken = [one for one in outdated if not one.healthy]

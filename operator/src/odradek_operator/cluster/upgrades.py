@@ -50,7 +50,9 @@ def image_for(spec: ClusterSpec, own: str, live_sets: Sequence[Live | None]) -> 
         return own
     if asked.request_for(spec, first) != asked.request_of(first):
         return own
-    return pods.image_of(first["spec"]["template"]) or own
+    given: str | None = first["metadata"].get("annotations", {}).get(asked.IMAGE)
+    # A StatefulSet of an operator that did not note it tells by its template.
+    return given or pods.image_of(first["spec"]["template"]) or own
 
 
 def held_sets(
@@ -117,4 +119,7 @@ def judge(spec: ClusterSpec, view: ClusterView, waits: WaitingUpgrade) -> tuple[
         return (Condition(CONDITION, False, "UpgradeWaiting", text),)
     if not view.templates_known or any(map(view.is_outdated, view.staying)):
         return (Condition(CONDITION, False, "Rolling", "brokers get their present template"),)
+    if not all(one.registered for one in view.own if one in view.staying or one.pod is None):
+        text = "some brokers are away; the rest have their present template"
+        return (Condition(CONDITION, None, "BrokersStarting", text),)
     return (Condition(CONDITION, True, "UpToDate"),)
