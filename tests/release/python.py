@@ -38,6 +38,8 @@ def build_spark_jars(tree: Path, target: Path, version: str) -> None:
     package = project / "src/odradek_spark_jars"
     try:
         made = {jar.name: jar for jar in spark_jars.connector_jars()}
+    except FileNotFoundError as error:
+        raise ClusterError("mvn is not there: install maven and a JDK (Debian: maven)") from error
     except subprocess.CalledProcessError as error:
         raise ClusterError(f"mvn: exit {error.returncode}; what it said is above") from error
     for line in (package / "SHA256SUMS").read_text().splitlines():

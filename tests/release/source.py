@@ -9,11 +9,13 @@ import tarfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
 _CHART: Final = "charts/odradek/Chart.yaml"
+# What the extra `all` asks for: the wheel of the same release.
+_JARS: Final = "odradek-spark-jars=={version}"
 _HEADING: Final = re.compile(r"^## ([^\s,]+).*$", re.MULTILINE)
 
 
@@ -58,6 +60,11 @@ def read(repository: Path) -> Source:
                 f"pyproject.toml has the version {version}, but {_CHART} the {key} {chart[key]}: "
                 "write the same into both"
             )
+    if _JARS.format(version=version) not in _project(repository)["optional-dependencies"]["all"]:
+        raise ReleaseError(
+            f"pyproject.toml has the version {version}, but its extra all asks for other jars: "
+            f"write {_JARS.format(version=version)} there"
+        )
     tag = git(repository, "for-each-ref", "--format=%(objectname) %(*objectname)", _tag(version))
     if tag.strip() and commit not in tag.decode().split():
         raise ReleaseError(
@@ -69,8 +76,12 @@ def read(repository: Path) -> Source:
 
 def version_of(repository: Path) -> str:
     """Return the version that pyproject.toml states."""
-    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
-    return str(project["version"])
+    return str(_project(repository)["version"])
+
+
+def _project(repository: Path) -> dict[str, Any]:
+    found: dict[str, Any] = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    return found
 
 
 def _tag(version: str) -> str:

@@ -122,6 +122,12 @@ def tag_another(repository: Path) -> None:
             id="empty notes",
         ),
         pytest.param(
+            edit("pyproject.toml", f"odradek-spark-jars=={VERSION}", "odradek-spark-jars==0.0.9"),
+            f"pyproject.toml has the version {VERSION}, but its extra all asks for other jars: "
+            f"write odradek-spark-jars=={VERSION} there",
+            id="jars of another version",
+        ),
+        pytest.param(
             tag_another,
             f"the tag v{VERSION} is another commit: raise the version in pyproject.toml and "
             "charts/odradek/Chart.yaml",
@@ -159,8 +165,8 @@ def test_documents_install_the_version_that_is_released() -> None:
     named = {
         found: block.where
         for block in every_block()
-        if REGISTRY in block.text
-        for found in re.findall(r"\b\d+\.\d+\.\d+\b", block.text)
+        if REGISTRY in block.text or "pip install 'dist/" in block.text
+        for found in re.findall(r"(?<![.\d])\d+\.\d+\.\d+\b(?!\.)", block.text)
     }
     assert named.keys() == {VERSION}, named
 
