@@ -18,7 +18,7 @@ import itertools
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from odradek.log.records import records
@@ -48,12 +48,13 @@ ACKS_ALL = -1
 LIMIT_MS = int(side_by_side.LIMIT_SECONDS * 1000)
 
 
-def led_by_another(cluster: Cluster, topic: str) -> tuple[int, Broker]:
+def led_by_another(
+    brokers: Mapping[int, Broker], controller: Broker, topic: str
+) -> tuple[int, Broker]:
     """A partition whose leader is not the controller, and that leader."""
-    controller = controller_of(cluster)
     [found] = [one for one in metadata(controller).topics if one.name == topic]
     return next(
-        (one.partition_index, cluster.brokers[one.leader_id])
+        (one.partition_index, brokers[one.leader_id])
         for one in found.partitions
         if one.leader_id != controller.broker_id
     )
@@ -92,7 +93,7 @@ async def write(brokers: Sequence[Broker], topic: str, partition: int) -> float:
 def failover(cluster: Cluster, topic: str) -> tuple[float, float]:
     """Seconds from the SIGKILL, and from the session's end, to the next acknowledged record."""
     create_topic(cluster.bootstrap, topic, side_by_side.BROKERS, side_by_side.BROKERS)
-    partition, leader = led_by_another(cluster, topic)
+    partition, leader = led_by_another(cluster.brokers, controller_of(cluster), topic)
     asyncio.run(write([leader], topic, partition))
     left = [one for one in cluster.brokers.values() if one is not leader]
     with cluster.zookeeper.client() as keeper:

@@ -131,17 +131,19 @@ def controller_of(cluster: Cluster) -> Broker:
         return cluster.brokers[znodes.decode_controller(znodes.CONTROLLER_PATH, data).broker_id]
 
 
+def all_in_sync(teller: Broker) -> bool:
+    """Whether every replica that a broker knows is in sync."""
+    return all(
+        len(one.isr_nodes) == len(one.replica_nodes)
+        for topic in metadata(teller).topics
+        for one in topic.partitions
+    )
+
+
 def restart(cluster: Cluster, broker: Broker) -> None:
     """Start a broker that was killed, and wait until every replica is in sync again."""
     broker.start()
-    wait_for(
-        lambda: all(
-            len(one.isr_nodes) == len(one.replica_nodes)
-            for topic in metadata(controller_of(cluster)).topics
-            for one in topic.partitions
-        ),
-        "every replica is in sync",
-    )
+    wait_for(lambda: all_in_sync(controller_of(cluster)), "every replica is in sync")
 
 
 class Death:
