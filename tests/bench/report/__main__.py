@@ -2,9 +2,12 @@
 
     python -m tests.bench.report [rounds]
     python -m tests.bench.report --quick
+    python -m tests.bench.report --only failover 1    # cases by their titles; nothing is written
+    python -m tests.bench.report --python python3.13  # what runs this project's brokers
 
 Each case measures all systems one after the other, and the next round in another order, so that the
-machine drifts for all. Nothing is written before every round has run.
+machine drifts for all. Cases that take minutes have fewer rounds. Nothing is written before every
+round has run.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import datetime
 import os
 import platform
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -27,9 +31,10 @@ from typing import Final
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.bench.bench_produce_fetch import positive
-from tests.bench.report import cases, systems
-from tests.bench.report.cases import Bench, Case, Volume
+from tests.bench.report import catalogue, interpreter, systems
+from tests.bench.report.bench import Bench, Case, Volume
 from tests.bench.report.results import Results
+from tests.bench.report.systems import Launcher
 from tests.bench.warm_tools import WarmTools
 
 ROOT: Final = Path(__file__).parents[3]
@@ -38,7 +43,6 @@ WHOLE: Final = Volume(megabytes=400, seconds=3)
 QUICK: Final = Volume(megabytes=150, seconds=1)
 # A JVM compiles for long: after 60 MB a case, Kafka's brokers still took nearly twice as much.
 WARM_UPS: Final = 2
-PRODUCERS: Final = 8
 METHOD: Final = (
     "Clients, brokers and ZooKeeper share the machine. Kafka runs with its default threads, 1 GiB",
     "of heap and G1; 4.1.0 in KRaft mode, each broker a controller too. Clients are the",
@@ -52,37 +56,47 @@ METHOD: Final = (
     "over and over; for bare sockets, it receives, computes CRC-32C and writes, or calls sendfile.",
     "Processor time is that of the brokers.",
     "",
+    "All systems have the same time-out of failovers: sessions, and in KRaft the silence of a",
+    "controller, too. What is beyond it begins when ZooKeeper drops the session. In KRaft that is",
+    "known to 50 ms. These cases, and idle connections, have three rounds at most; thousands of",
+    "partitions have one.",
+    "",
 )
 
 
-def run(options: argparse.Namespace, bar: Progress) -> Results:
-    """Measure everything."""
+def run(options: argparse.Namespace, launcher: Launcher, bar: Progress) -> Results:
+    """Measure everything that the options choose."""
     results = Results()
-    groups = [(1, cases.of_one_broker()), (3, cases.of_three_brokers())]
-    chosen = [
-        (brokers, [one for one in each if one.quick or not options.quick])
-        for brokers, each in groups
-    ]
-    runs = (options.rounds + WARM_UPS) * sum(len(each) for _, each in chosen) * len(systems.SYSTEMS)
-    task = bar.add_task("starting", total=runs)
-    for brokers, each in chosen:
+    volume = QUICK if options.quick else WHOLE
+    passes = range(-WARM_UPS, options.rounds)
+    runs = sum(
+        _is_due(case, one) for group in options.groups for case in group.cases for one in passes
+    )
+    task = bar.add_task("starting", total=runs * len(systems.SYSTEMS))
+    for group in options.groups:
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            bar.update(task, description=f"starting {brokers} broker{'s' * (brokers > 1)} each")
-            found = stack.enter_context(systems.running(folder, brokers))
+            said = f"{group.brokers} broker{'s' * (group.brokers > 1)} each"
+            bar.update(task, description=f"starting {said}")
+            found = stack.enter_context(launcher.start_all(folder, group.brokers, group.settings))
             tools = [
                 stack.enter_context(WarmTools(_made(folder / f"tools-{number}"), "512m"))
-                for number in range(1 if options.quick else PRODUCERS)
+                for number in range(group.tools)
             ]
-            volume = QUICK if options.quick else WHOLE
-            bench = Bench(folder, found, tools, volume, results)
+            bench = Bench(folder, launcher, found, tools, volume, results)
             # JVMs compile, and connections open, before anything counts.
-            warm = Bench(folder / "warm-up", found, tools, QUICK, Results())
-            _made(warm.folder)
-            for number in range(-WARM_UPS, options.rounds):
-                for case in each:
-                    _round(bench if number >= 0 else warm, case, number, bar)
+            warm_up = _made(folder / "warm-up")
+            warm = Bench(warm_up, launcher, found, tools, QUICK, Results())
+            for number in passes:
+                for case in group.cases:
+                    if _is_due(case, number):
+                        _round(bench if number >= 0 else warm, case, number, bar)
     return results
+
+
+def _is_due(case: Case, number: int) -> bool:
+    """Whether a round has a case; numbers below 0 are warm-ups."""
+    return case.rounds is None or 0 <= number < case.rounds
 
 
 def _round(bench: Bench, case: Case, number: int, bar: Progress) -> None:
@@ -91,7 +105,7 @@ def _round(bench: Bench, case: Case, number: int, bar: Progress) -> None:
     if case.limit is not None and number >= 0:
         bar.update(task, description=f"{said}, {case.title}: the limit")
         case.limit(bench)
-    for name in cases.order(systems.SYSTEMS, max(0, number)):
+    for name in catalogue.order(systems.SYSTEMS, max(0, number)):
         bar.update(task, description=f"{said}, {case.title}: {name}")
         case.measure(bench, name)
         bar.advance(task)
@@ -107,8 +121,8 @@ def _said(*words: str) -> str:
     return (done.stdout or done.stderr).strip()
 
 
-def machine() -> list[str]:
-    """Return lines on where this was measured."""
+def machine(python: str) -> list[str]:
+    """Return lines on where this was measured, with the version of Python of the brokers."""
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = re.search(r"MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     java = _said("java", "-version").splitlines()
@@ -118,13 +132,13 @@ def machine() -> list[str]:
         f"- {os.cpu_count()} processors ({cpu.group(1) if cpu else 'unknown'}), "
         f"{int(memory.group(1)) // 1024 // 1024 if memory else '?'} GiB, "
         f"Linux {platform.release()}",
-        f"- Python {platform.python_version()}, {java[0] if java else 'no Java'}",
+        f"- Python {python} for this project's brokers, {java[0] if java else 'no Java'}",
         f"- commit {commit or 'unknown'}{dirty}",
     ]
 
 
-def report(results: Results, options: argparse.Namespace, seconds: float) -> str:
-    """Return the report in Markdown."""
+def report(results: Results, options: argparse.Namespace, python: str, seconds: float) -> str:
+    """Return the report in Markdown; `python` is the version that runs this project's brokers."""
     missed = results.missed()
     now = datetime.datetime.now(datetime.UTC)
     kind = (
@@ -132,12 +146,14 @@ def report(results: Results, options: argparse.Namespace, seconds: float) -> str
         if options.quick
         else "`make bench`"
     )
+    part = [f"Only cases whose title has *{options.only}*.", ""] if options.only else []
     lines = [
         "# Results",
         "",
         f"Made by {kind} on {now:%Y-%m-%d}, {options.rounds} rounds in {seconds / 60:.0f} minutes.",
         "",
-        *machine(),
+        *part,
+        *machine(python),
         "",
         *METHOD,
         *results.sections(),
@@ -156,13 +172,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "rounds", type=positive, nargs="?", help="default: 5, and 3 with --quick", default=None
     )
     parser.add_argument("--quick", action="store_true", help="fewer cases with less data")
-    parser.add_argument("--output", type=Path, default=REPORT, help="default: %(default)s")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="the cases whose title has it: printed, not written",
+    )
+    parser.add_argument(
+        "--python",
+        type=interpreter.find,
+        metavar="PROGRAM",
+        help="runs this project's brokers, in a new environment with the locked dependencies",
+    )
+    parser.add_argument(
+        "--output", type=Path, help=f"default: {REPORT.relative_to(ROOT)}, with --only none"
+    )
     options = parser.parse_args(arguments)
-    if not options.output.parent.is_dir():
+    if options.output is None and not options.only:
+        options.output = REPORT
+    if options.output is not None and not options.output.parent.is_dir():
         parser.error(f"there is no folder {options.output.parent}")
+    every = catalogue.groups()
+    options.groups = catalogue.chosen(every, quick=options.quick, only=options.only)
+    if not options.groups:
+        titles = ", ".join(one.title for group in every for one in group.cases)
+        parser.error(f"no case has {options.only!r} in its title: {titles}")
     options.rounds = options.rounds or (3 if options.quick else 5)
+    # For a thousand connections of this process; brokers do the same for themselves.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # Whatever ends the process, brokers and folders go first.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            launcher = Launcher()
+            if options.python is not None:
+                made = interpreter.environment(options.python, Path(folder) / "environment")
+                launcher = Launcher(made, options.python.version)
+            return _measure(options, launcher)
+    except interpreter.UnusableError as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        print("bench: interrupted; nothing was written", file=sys.stderr)
+        return 130
+
+
+def _measure(options: argparse.Namespace, launcher: Launcher) -> int:
     began = time.monotonic()
     columns = (
         BarColumn(),
@@ -170,13 +225,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    try:
-        with Progress(*columns) as bar:
-            results = run(options, bar)
-    except KeyboardInterrupt:
-        print("bench: interrupted; nothing was written", file=sys.stderr)
-        return 130
-    options.output.write_text(report(results, options, time.monotonic() - began))
+    with Progress(*columns) as bar:
+        results = run(options, launcher, bar)
+    text = report(results, options, launcher.version, time.monotonic() - began)
+    if options.output is None:
+        print(text)
+        return 0
+    options.output.write_text(text)
     print(f"{options.output} is written")
     for line in results.missed():
         print(f"goal missed: {line}")

@@ -1,15 +1,11 @@
-"""The cases of the report: each measures one system once, and says what it found."""
+"""Cases that move records: each measures one system once, and notes what it found."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka.admin import AdminClient
@@ -17,89 +13,15 @@ from confluent_kafka.admin import AdminClient
 from tests.bench.bench_operator import peak_bytes
 from tests.bench.bench_partitions import processor_s
 from tests.bench.report import bare, latency
+from tests.bench.report.bench import MEBI, Bench, Case, Volume, brokers_of, processor_time, topic
 from tests.bench.report.floors import PARTITIONS, SENT_BYTES, Floor
-from tests.bench.report.results import LIMIT, Results, What
+from tests.bench.report.results import LIMIT, What
 from tests.bench.report.systems import Running
 from tests.bench.side_by_side import wait_for
 from tests.bench.warm_tools import WarmTools
-from tests.support import clients
-from tests.support.broker import Broker
 
 MEGA: Final = 1_000_000
 GIGA: Final = 1_000_000_000
-MEBI: Final = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Volume:
-    """How much one run moves."""
-
-    megabytes: int
-    seconds: float
-
-
-@dataclass(slots=True)
-class Bench:
-    """What the cases share: systems, clients, and the results."""
-
-    folder: Path
-    systems: dict[str, Running]
-    tools: Sequence[WarmTools]
-    volume: Volume
-    results: Results
-    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-
-    def new_name(self) -> str:
-        """Return the name of a topic that no system has."""
-        return f"bench-{next(self._numbers)}"
-
-    def java(self, work: Callable[[WarmTools], float]) -> float:
-        """Run a tool in each JVM at once; return the sum of the speeds."""
-        with ThreadPoolExecutor(len(self.tools)) as pool:
-            return sum(pool.map(work, self.tools))
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One measurement; `measure` notes what it found of a system. With `quick` it is in short runs.
-
-    `limit` measures what the machine, or the client, reaches at most.
-    """
-
-    title: str
-    measure: Callable[[Bench, str], None]
-    quick: bool = True
-    limit: Callable[[Bench], None] | None = None
-
-
-def brokers_of(running: Running) -> list[Broker]:
-    """Return the brokers of a system."""
-    return list(running.brokers.values())
-
-
-@contextlib.contextmanager
-def processor_time(
-    bench: Bench, name: str, what: What, amount: Callable[[], float]
-) -> Iterator[None]:
-    """Note the processor time of a system's brokers meanwhile, per unit of the amount."""
-    brokers = brokers_of(bench.systems[name])
-    before = sum(processor_s(one.pid) for one in brokers)
-    yield
-    spent = sum(processor_s(one.pid) for one in brokers) - before
-    bench.results.note(what, name, spent / amount())
-
-
-@contextlib.contextmanager
-def topic(
-    bench: Bench, name: str, partitions: int, config: dict[str, str] | None = None
-) -> Iterator[str]:
-    """A new topic of a system with a replica on each broker, deleted at the end."""
-    running = bench.systems[name]
-    made = bench.new_name()
-    clients.create_topic(running.bootstrap, made, partitions, len(running.brokers), config)
-    yield made
-    admin = AdminClient(clients.settings(running.bootstrap))
-    admin.delete_topics([made])[made].result(60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,44 +278,3 @@ def start_up() -> Case:
         broker.wait_until_up()
 
     return Case("start-up", measure)
-
-
-def of_one_broker() -> list[Case]:
-    """Return the cases with one broker; the last one restarts it."""
-    return [
-        produce("100 B", Shape(100), 1.6, 0.9, quick=True),
-        produce("1 kB", Shape(1000), 2.0, 0.9, quick=True),
-        produce("10 kB", Shape(10_000), 2.0, 0.9, quick=True),
-        produce("1 kB, lz4", Shape(1000, codec="lz4"), None, None, quick=False),
-        produce("1 kB, zstd", Shape(1000, codec="zstd"), None, None, quick=False),
-        produce("1 kB, one partition", Shape(1000, partitions=1), None, None, quick=False),
-        produce("1 kB, 200 partitions", Shape(1000, partitions=200), None, None, quick=False),
-        many_producers(Shape(1000)),
-        consume("1 kB", 1000, 1.3),
-        consume("100 B", 100, 1.3, quick=False),
-        consume("1 kB, not in the page cache", 1000, None, cold=True, quick=False),
-        consume("1 kB, closed segments", 1000, None, closed=True, quick=False),
-        bare_produce(),
-        bare_fetch(),
-        small_requests(),
-        end_to_end(1, quick=False),
-        end_to_end(10, quick=True),
-        end_to_end(50, quick=False),
-        start_up(),
-    ]
-
-
-def of_three_brokers() -> list[Case]:
-    """Return the cases with three brokers."""
-    return [
-        produce("100 B", Shape(100, "all"), 2.5, None, quick=False),
-        produce("1 kB", Shape(1000, "all"), 2.5, None, quick=True),
-        produce("10 kB", Shape(10_000, "all"), 2.5, None, quick=False),
-    ]
-
-
-def order(systems: Sequence[str], number: int) -> list[str]:
-    """Return the systems in another order each round."""
-    turn = number % len(systems)
-    turned = [*systems[turn:], *systems[:turn]]
-    return turned if number % 2 == 0 else turned[::-1]

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import platform
 import subprocess
+import sys
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -20,6 +23,7 @@ from typing import Final, Protocol
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.bench.report import quorum
 from tests.bench.side_by_side import KafkaAtItsBest
 from tests.support import kafka_peer
 from tests.support.broker import (
@@ -38,6 +42,7 @@ KAFKA: Final = "kafka 2.8.2"
 NEWEST: Final = "kafka 4.1.0"
 SYSTEMS: Final = (OURS, AGAIN, KAFKA, NEWEST)
 PEERS: Final = (KAFKA, NEWEST)
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 SETTINGS: Final = MappingProxyType(
     {
@@ -150,6 +155,21 @@ class KRaftCluster:
         """The addresses of all brokers, for clients."""
         return ",".join(one.address for one in self._brokers.values())
 
+    def controller(self) -> Broker:
+        """Return the active controller. It asks until there is one."""
+        found: list[int] = []
+
+        def has_one() -> bool:
+            found[:] = [
+                one
+                for one in (quorum.leader(each) for each in self._brokers.values() if each.running)
+                if one in self._brokers
+            ]
+            return bool(found)
+
+        wait_until(has_one, "the quorum has a leader")
+        return self._brokers[found[0]]
+
     def __enter__(self) -> KRaftCluster:
         try:
             for one in self._brokers.values():
@@ -165,20 +185,52 @@ class KRaftCluster:
             one.kill()
 
 
-@contextlib.contextmanager
-def running(folder: Path, brokers: int) -> Iterator[dict[str, Running]]:
-    """All systems by name, each with so many brokers, until the context ends."""
-    settings = {**SETTINGS, "min.insync.replicas": str(min(brokers, 2))}
-    settings["offsets.topic.replication.factor"] = str(brokers)
-    with contextlib.ExitStack() as stack:
-        found: dict[str, Running] = {}
-        for name in SYSTEMS:
-            directory = folder / name.replace(" ", "-")
-            directory.mkdir()
-            if name == NEWEST:
-                found[name] = stack.enter_context(KRaftCluster(directory, brokers, settings))
-                continue
-            kind = KafkaAtItsBest if name == KAFKA else FreshBroker
-            made = Cluster(directory, brokers, settings, kind=kind, own_zookeeper=True)
-            found[name] = stack.enter_context(made)
-        yield found
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Starts systems. `python` has the dependencies of this project's brokers, and runs them."""
+
+    python: str = sys.executable
+    version: str = platform.python_version()
+
+    @contextlib.contextmanager
+    def start(
+        self, name: str, folder: Path, brokers: int, settings: Mapping[str, str] = NOTHING
+    ) -> Iterator[Running]:
+        """A system with so many brokers in a new folder, until the context ends."""
+        folder.mkdir()
+        given = {
+            **SETTINGS,
+            "min.insync.replicas": str(min(brokers, 2)),
+            "offsets.topic.replication.factor": str(brokers),
+            **settings,
+        }
+        if name == NEWEST:
+            with KRaftCluster(folder, brokers, given) as newest:
+                yield newest
+            return
+        kind = KafkaAtItsBest if name == KAFKA else ours(self.python)
+        with Cluster(folder, brokers, given, kind=kind, own_zookeeper=True) as cluster:
+            yield cluster
+
+    @contextlib.contextmanager
+    def start_all(
+        self, folder: Path, brokers: int, settings: Mapping[str, str] = NOTHING
+    ) -> Iterator[dict[str, Running]]:
+        """All systems by name, each with so many brokers, until the context ends."""
+        with contextlib.ExitStack() as stack:
+            yield {
+                name: stack.enter_context(
+                    self.start(name, folder / name.replace(" ", "-"), brokers, settings)
+                )
+                for name in SYSTEMS
+            }
+
+
+def ours(python: str) -> type[Broker]:
+    """Return the kind of this project's brokers in an interpreter of theirs."""
+
+    class OurBroker(FreshBroker):
+        def _command(self) -> list[str]:
+            return [python, "-m", "odradek", "broker"]
+
+    return OurBroker

@@ -1,0 +1,103 @@
+"""Which cases a run has; and cases of the report, in small, with a broker of this project."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bench.report import catalogue, connections, idle, interpreter
+from tests.bench.report.__main__ import QUICK, main
+from tests.bench.report.bench import Bench, Case
+from tests.bench.report.catalogue import Group
+from tests.bench.report.results import Results
+from tests.bench.report.systems import OURS, Launcher
+from tests.support.broker import Cluster
+
+
+def nothing(_: Bench, __: str) -> None:
+    """A case that measures nothing."""
+
+
+SHORT = Case("produce 1 kB", nothing)
+LONG = Case("leader failover", nothing, quick=False, rounds=3)
+EVERY = [Group(1, [SHORT], tools=8), Group(3, [SHORT, LONG], tools=1), Group(3, [LONG])]
+
+
+def titles(groups: list[Group]) -> list[list[str]]:
+    return [[one.title for one in group.cases] for group in groups]
+
+
+@pytest.mark.parametrize(
+    ("quick", "only", "expected"),
+    [
+        (False, "", [[SHORT.title], [SHORT.title, LONG.title], [LONG.title]]),
+        (True, "", [[SHORT.title], [SHORT.title]]),
+        (False, "Failover", [[LONG.title], [LONG.title]]),
+        (True, "failover", []),
+    ],
+)
+def test_a_run_has_groups_with_the_cases_that_it_is_asked_for(
+    quick: bool, only: str, expected: list[list[str]]
+) -> None:
+    assert titles(catalogue.chosen(EVERY, quick=quick, only=only)) == expected
+
+
+def test_a_short_run_has_one_jvm_where_there_are_clients_in_jvms() -> None:
+    assert [one.tools for one in catalogue.chosen(EVERY, quick=True)] == [1, 1]
+    assert [one.tools for one in catalogue.chosen(EVERY, quick=False)] == [8, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--only", "nowhere"], "no case has 'nowhere' in its title"),
+        (["--only", "failover", "--python", "nowhere"], "there is no program nowhere"),
+        (["--only", "failover", "--python", "false"], "is no Python that runs"),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_brokers_run_with_supported_versions_only(tmp_path: Path) -> None:
+    old = tmp_path / "python"
+    old.write_text("#!/bin/sh\necho 3.10.13\n")
+    old.chmod(0o755)
+    with pytest.raises(interpreter.UnusableError, match=r"is Python 3\.10\.13"):
+        interpreter.find(str(old))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with Cluster(tmp_path) as cluster:
+        yield Bench(tmp_path, Launcher(), {OURS: cluster}, [], QUICK, Results())
+
+
+def found(bench: Bench) -> dict[str, float]:
+    """What was noted of this broker."""
+    return {f"{what.section}, {what.name}": by[OURS][0] for what, by in bench.results.found.items()}
+
+
+def test_connections_are_measured(bench: Bench) -> None:
+    connections.busy(20).measure(bench, OURS)
+    connections.idle(20, seconds=0.5).measure(bench, OURS)
+    figures = found(bench)
+    assert len(figures) == 5
+    assert all(value > 0 for value in figures.values()), figures
+
+
+def test_idle_partitions_are_measured(bench: Bench) -> None:
+    idle.partitions(120, seconds=0.5).measure(bench, OURS)
+    figures = found(bench)
+    assert figures.keys() == {
+        f"120 partitions of one broker, idle, {one}"
+        for one in ("their creation", "broker's processor time", "broker's memory")
+    }
+    assert all(value > 0 for value in figures.values()), figures
