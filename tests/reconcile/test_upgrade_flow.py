@@ -24,7 +24,7 @@ ON_REQUEST = {"upgrades": "OnRequest"}
 def operator_of(api: ApiServer, place: Place, folder: Path, image: str) -> Iterator[Operator]:
     """Run an operator of the version that has this image of brokers."""
     log = folder / f"operator-{image[-1]}.log"
-    modules = OFTEN if image == FORMER else (*OFTEN, "tests.reconcile.later_version")
+    modules = OFTEN if image == FORMER else (*OFTEN, "tests.reconcile.later_operator")
     identity = f"operator-{image[-1]}"
     with Operator(api, place.namespace, log, identity, modules=modules, image=image) as running:
         yield running
