@@ -77,7 +77,7 @@ bench: .venv/.ready ## beside Apache Kafka 2.8.2 and 4.1.0: tests/bench/RESULTS.
 benches: .venv/.ready ## every other measurement, beside Apache Kafka where there is a peer
 	@$(PY) -m tests.cluster tools
 	@.venv/bin/pytest -q -s tests/bench/bench_log.py
-	@for each in codec requests produce_fetch groups partitions replication secured security_roll handshakes controller operator exporter exporter_roll jobs console; do $(PY) -m tests.bench.bench_$$each || exit 1; done
+	@for each in codec requests produce_fetch groups partitions replication many_brokers secured security_roll handshakes controller operator exporter exporter_roll jobs console; do $(PY) -m tests.bench.bench_$$each || exit 1; done
 
 clocks: ## how long the first minutes take, in a fresh clone with an empty HOME (ARGS=quickstart or up: that alone)
 	@bash tests/bench/clocks.sh $(ARGS)

@@ -1,0 +1,121 @@
+"""Whether reports of several runs agree: `python -m tests.bench.report.agreement FILE FILE ...`.
+
+Each ratio of a report has the range of its single rounds beside it, and that of this broker to
+itself. Two runs agree on a ratio if their ranges overlap, or are no farther apart than the broker
+was from itself in one of the two. Prints where two do not agree, and goals that one meets and
+another misses; exit status 1 if they do not agree everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.bench.ratios import Ratio
+
+_RATIO: Final = re.compile(r"([\d.]+) \(([\d.]+)-([\d.]+)\)")
+_GOAL: Final = re.compile(r"\*\*(met|missed)\*\*")
+_HEAD: Final = "ratio to "
+_ITSELF: Final = "ratio to again"
+
+
+class Row(NamedTuple):
+    """What a line of a table says: ratios by the system that they are to, and of its goal.
+
+    `noise` is the greatest factor between this broker and itself, at least 1.
+    """
+
+    ratios: Mapping[str, Ratio]
+    noise: float
+    verdict: str  # "" without a goal
+
+
+def rows(report: str) -> dict[str, Row]:
+    """Return the rows of a report that have ratios to Kafka, by section and name."""
+    return dict(_rows(report))
+
+
+def _rows(report: str) -> Iterator[tuple[str, Row]]:
+    section, heads = "", [""]
+    for line in report.splitlines():
+        if line.startswith("### "):
+            section = line.removeprefix("### ")
+        if not line.startswith("|") or line.startswith("|---"):
+            continue
+        cells = [one.strip() for one in line.strip("|").split("|")]
+        if not cells[0]:
+            heads = cells
+            continue
+        found = {
+            head: Ratio(*map(float, match.groups()))
+            for head, cell in zip(heads, cells, strict=True)
+            if head.startswith(_HEAD) and (match := _RATIO.fullmatch(cell))
+        }
+        itself = found.pop(_ITSELF, Ratio(1, 1, 1))
+        if found:
+            goal = _GOAL.search(line)
+            noise = max(itself.most, 1 / itself.least if itself.least else 1)
+            yield f"{section}: {cells[0]}", Row(found, noise, goal.group(1) if goal else "")
+
+
+def apart(reports: Sequence[Mapping[str, Row]]) -> list[str]:
+    """Return the ratios on which two of the reports do not agree, a line each."""
+    found = []
+    names = dict.fromkeys(name for report in reports for name in report)
+    for name in names:
+        having = [report[name] for report in reports if name in report]
+        for to in having[0].ratios:
+            both = itertools.combinations([one for one in having if to in one.ratios], 2)
+            if any(_is_apart(one, other, to) for one, other in both):
+                said = ", ".join(str(one.ratios[to]) for one in having if to in one.ratios)
+                found.append(f"{name}, {to}: {said}")
+    return found
+
+
+def _is_apart(one: Row, other: Row, to: str) -> bool:
+    noise = max(one.noise, other.noise)
+    mine, theirs = one.ratios[to], other.ratios[to]
+    return mine.most * noise < theirs.least or theirs.most * noise < mine.least
+
+
+def undecided(reports: Sequence[Mapping[str, Row]]) -> list[str]:
+    """Return the rows whose goal is met in one report and missed in another."""
+    names = dict.fromkeys(name for report in reports for name in report)
+    return [
+        name
+        for name in names
+        if len({report[name].verdict for report in reports if name in report} - {""}) > 1
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare reports, and print where they differ; return 1 if ranges are apart."""
+    parser = argparse.ArgumentParser(description="Whether reports of several runs agree.")
+    parser.add_argument("reports", metavar="FILE", nargs="+", type=Path)
+    options = parser.parse_args(arguments)
+    if len(options.reports) < 2:
+        parser.error("there must be two reports at least")
+    try:
+        found = [rows(one.read_text()) for one in options.reports]
+    except (OSError, UnicodeDecodeError) as error:
+        parser.error(str(error))
+    for path, one in zip(options.reports, found, strict=True):
+        if not one:
+            parser.error(f"{path} has no table with ratios")
+    differences = apart(found)
+    for line in differences:
+        print(f"apart: {line}")
+    for name in undecided(found):
+        print(f"goal met in some: {name}")
+    ratios = len({(name, to) for one in found for name, row in one.items() for to in row.ratios})
+    print(f"{ratios - len(differences)} of {ratios} ratios agree in {len(found)} reports")
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
