@@ -254,7 +254,7 @@ def test_copy_passes_over_deleted_topics_and_never_goes_back(cluster: Cluster) -
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["list"], "give either --bootstrap-server or --zookeeper"),
+        (["list", "AT", "--zookeeper", "x"], "give either --bootstrap-server or --zookeeper"),
         (["describe", "AT"], "give either --group or --all-groups"),
         (["describe", "AT", "--group", "gone"], "consumer group gone does not exist"),
         (["delete", "AT", "--group", "gone"], "consumer group gone does not exist"),
@@ -279,6 +279,18 @@ def test_mistake_is_one_line(cluster: Cluster, arguments: list[str], words: str)
     assert said == ""
     assert len(error.splitlines()) == 1
     assert words in error
+
+
+def test_brokers_of_the_environment_are_asked_unless_an_option_says_otherwise(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(cluster, "elsewhere", 1)
+    monkeypatch.setenv("ODRADEK_BOOTSTRAP_SERVER", cluster.bootstrap)
+    assert "elsewhere" in run("list")[0].split()
+    # It is no second store.
+    assert "elsewhere" not in run("list", "--zookeeper", cluster.zookeeper.connect)[0].split()
+    _, error = run("list", "--bootstrap-server", "127.0.0.1:1", status=1)
+    assert "127.0.0.1:1" in error
 
 
 def test_bad_address_is_one_line() -> None:

@@ -38,11 +38,14 @@ _FAILURES: Final = frozenset(
     }
 )
 
+BOOTSTRAP_VARIABLE = "ODRADEK_BOOTSTRAP_SERVER"
+DEFAULT_BOOTSTRAP = "localhost:9092"
+
 bootstrap_option = click.option(
     "--bootstrap-server",
     metavar="HOST:PORT,...",
-    default="localhost:9092",
-    envvar="ODRADEK_BOOTSTRAP_SERVER",
+    default=DEFAULT_BOOTSTRAP,
+    envvar=BOOTSTRAP_VARIABLE,
     show_default=True,
     show_envvar=True,
     help="Any of the brokers.",

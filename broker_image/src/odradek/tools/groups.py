@@ -1,12 +1,13 @@
 """`odradek groups`: list, describe, move and delete consumer groups, and move them between stores.
 
---bootstrap-server selects groups with a coordinator, --zookeeper groups that balance through
-ZooKeeper. Tables have the columns of kafka-consumer-groups. Commands that change something only
-print their plan unless --execute is given. A usage error is one line and exit status 2.
+Groups are those with a coordinator, with --zookeeper those that balance through ZooKeeper. Tables
+have the columns of kafka-consumer-groups. Commands that change something only print their plan
+unless --execute is given. A usage error is one line and exit status 2.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ from odradek.clock import wall_ms
 from odradek.tools import offset_plans as plans
 from odradek.tools.client import EARLIEST, LATEST, ToolClient, parse_addresses
 from odradek.tools.command_line import (
+    BOOTSTRAP_VARIABLE,
+    DEFAULT_BOOTSTRAP,
     command_config_option,
     opened,
     read_access,
@@ -49,7 +52,12 @@ def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--zookeeper", metavar="HOST:PORT/CHROOT", help="For groups in ZooKeeper."),
         zk_tls_config_option,
         command_config_option,
-        click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Any of the brokers."),
+        click.option(
+            "--bootstrap-server",
+            metavar="HOST:PORT,...",
+            help=f"Any of the brokers; without --zookeeper {BOOTSTRAP_VARIABLE}, or "
+            f"{DEFAULT_BOOTSTRAP}, by default.",
+        ),
     ):
         command = option(command)
     return command
@@ -69,7 +77,11 @@ async def _opened(
     zk_tls_config_file: Path | None,
 ) -> AsyncIterator[tuple[GroupStore, ToolClient]]:
     """Yield the selected store, and a client of the brokers of its cluster."""
-    if (bootstrap_server is None) == (zookeeper is None):
+    if zookeeper is None:
+        # An environment variable must not contradict --zookeeper.
+        if bootstrap_server is None:
+            bootstrap_server = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+    elif bootstrap_server is not None:
         raise ToolError("give either --bootstrap-server or --zookeeper")
     async with _both(bootstrap_server, zookeeper, command_config, zk_tls_config_file) as (
         coordinators,
