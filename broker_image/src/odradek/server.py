@@ -31,6 +31,7 @@ from kazoo.exceptions import KazooException
 from odradek import descriptors, long_lived
 from odradek.clock import wall_ms
 from odradek.config import BrokerConfig, TopicConfig, within_descriptors
+from odradek.controlled_shutdown import move_leaderships
 from odradek.controller.loop import Controller
 from odradek.dynamic_config import PER_IP_OVERRIDES
 from odradek.group.coordinator import GroupCoordinator
@@ -54,8 +55,6 @@ from odradek.net.connection_quotas import (
 )
 from odradek.net.listener import Listener
 from odradek.properties import INT_MAX, ConfigError, split_principals
-from odradek.protocol.errors import ErrorCode, KafkaError, name_of
-from odradek.protocol.messages.control import ControlledShutdownRequest
 from odradek.quarantine import Quarantines, Work
 from odradek.quotas.client_quotas import ClientQuotas, Windows
 from odradek.quotas.rates import Window
@@ -73,7 +72,6 @@ from odradek.zk import admin, registration, znodes
 from odradek.zk.producer_ids import ProducerIdManager
 from odradek.zk.session import Session
 
-CONTROLLED_SHUTDOWN_VERSION = 1
 # The whole stop takes at most 20 s of the 30 that a pod is given; these are the shares of the steps
 # that wait for others. The first has room for a second attempt with Kafka's pause of 5 s before it.
 CONTROLLED_SHUTDOWN_LIMIT_S = 15.0
@@ -585,7 +583,11 @@ class Server:
         if self._config.controlled_shutdown_enable:
             try:
                 async with asyncio.timeout(CONTROLLED_SHUTDOWN_LIMIT_S):
-                    await self._move_leaderships()
+                    await move_leaderships(
+                        self._config,
+                        self._controller,
+                        lambda: self._connect(self._metadata.controller_id),
+                    )
             except TimeoutError:
                 logger.warning("failed to move all leaderships in time; stopping")
         self._groups.close()
@@ -595,39 +597,3 @@ class Server:
             for listener in self._listeners.values():
                 closing.create_task(listener.close(LAST_ANSWERS_LIMIT_MS))
         await self._controller.stop()
-
-    async def _move_leaderships(self) -> None:
-        """Ask the controller to move leaderships to other brokers (controlled shutdown)."""
-        config = self._config
-        for attempt in range(config.controlled_shutdown_max_retries + 1):
-            if attempt:
-                await asyncio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
-            try:
-                remaining = await self._ask_to_leave()
-            except (KafkaError, OSError, TimeoutError) as failure:
-                logger.warning("controlled shutdown, attempt %d failed: %s", attempt + 1, failure)
-                continue
-            if not remaining:
-                return
-            logger.info("still leader of %d partitions that no other broker can lead", remaining)
-            return
-
-    async def _ask_to_leave(self) -> int:
-        """Return how many partitions remain that no other replica can lead."""
-        broker_id = self._config.broker_id
-        if self._controller.active:
-            return len(await self._controller.controlled_shutdown(broker_id))
-        client = self._connect(self._metadata.controller_id)
-        if client is None:
-            raise ConnectionError("the controller is unknown")
-        try:
-            answer = await client.call(
-                ControlledShutdownRequest(broker_id=broker_id),
-                CONTROLLED_SHUTDOWN_VERSION,
-                self._config.request_timeout_ms,
-            )
-        finally:
-            await client.close()
-        if answer.error_code != ErrorCode.NONE:
-            raise ConnectionError(f"the controller answered {name_of(answer.error_code)}")
-        return len(answer.remaining_partitions)

@@ -1,0 +1,64 @@
+"""Controlled shutdown: leaderships move to other brokers before a broker stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from odradek.config import BrokerConfig
+from odradek.controller.loop import Controller
+from odradek.net.client import PeerClient
+from odradek.protocol.errors import ErrorCode, KafkaError, name_of
+from odradek.protocol.messages.control import ControlledShutdownRequest
+
+_VERSION: Final = 1
+
+logger = logging.getLogger(__name__)
+
+
+async def move_leaderships(
+    config: BrokerConfig,
+    controller: Controller,
+    connect_to_controller: Callable[[], PeerClient | None],
+) -> None:
+    """Ask the controller to move what this broker leads, as often as Kafka does; log the outcome.
+
+    `connect_to_controller` returns None while no controller is known.
+    """
+    for attempt in range(config.controlled_shutdown_max_retries + 1):
+        if attempt:
+            await asyncio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
+        try:
+            remaining = await _ask_to_leave(config, controller, connect_to_controller)
+        except (KafkaError, OSError, TimeoutError) as failure:
+            logger.warning("controlled shutdown, attempt %d failed: %s", attempt + 1, failure)
+            continue
+        if remaining:
+            logger.info("still leader of %d partitions that no other broker can lead", remaining)
+        return
+
+
+async def _ask_to_leave(
+    config: BrokerConfig,
+    controller: Controller,
+    connect_to_controller: Callable[[], PeerClient | None],
+) -> int:
+    """Return how many partitions remain that no other replica can lead."""
+    if controller.active:
+        return len(await controller.controlled_shutdown(config.broker_id))
+    client = connect_to_controller()
+    if client is None:
+        raise ConnectionError("the controller is unknown")
+    try:
+        answer = await client.call(
+            ControlledShutdownRequest(broker_id=config.broker_id),
+            _VERSION,
+            config.request_timeout_ms,
+        )
+    finally:
+        await client.close()
+    if answer.error_code != ErrorCode.NONE:
+        raise ConnectionError(f"the controller answered {name_of(answer.error_code)}")
+    return len(answer.remaining_partitions)
