@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek.zk.operations import Create
 from odradek_operator.shared import zookeeper
 from tests.reconcile.conftest import once_reachable
 from tests.support import zookeeper as server
@@ -43,5 +44,31 @@ def test_session_without_a_connection_is_dead_after_its_timeout(
             eventually(lambda: pool.sessions()[ensemble.connect] > 0, "a session", pause_s=0.1)
         # Nobody is left who could say that it ended.
         eventually(lambda: pool.sessions() == {ensemble.connect: 0.0}, "the end", pause_s=0.1)
+    finally:
+        pool.close()
+
+
+def test_writes_without_a_connection_fail_at_once_and_are_not_made_later(tmp_path: Path) -> None:
+    pool = zookeeper.Pool(lambda: None)
+    try:
+        with server.Server(tmp_path) as ensemble:
+            session = once_reachable(lambda: pool.get(ensemble.connect))
+            once_reachable(lambda: session.commit([Create("/kept")]))
+            ensemble.kill()
+            eventually(lambda: session.away_seconds > 0, "the end of the connection", pause_s=0.1)
+            # With the connection as it was when the caller looked; nobody answers before `start`.
+            with pytest.raises(zookeeper.UnreachableError):
+                session.commit([Create("/late")])
+            with pytest.raises(zookeeper.UnreachableError):
+                session.ensure(["/late"])
+            with pytest.raises(zookeeper.UnreachableError):
+                session.delete_tree("/kept")
+            ensemble.start()
+            later = once_reachable(lambda: pool.get(ensemble.connect))
+            found = once_reachable(lambda: later.read(["/kept", "/late"]))
+            assert {path: one is not None for path, one in found.items()} == {
+                "/kept": True,
+                "/late": False,
+            }
     finally:
         pool.close()

@@ -25,10 +25,11 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
 from odradek.zk import acls, operations
-from odradek.zk.client import OPEN, Client, ZooKeeperAccess
+from odradek.zk.client import OPEN, ZooKeeperAccess
 from odradek.zookeeper_settings import ZooKeeperLogin
 from odradek_operator.shared import metrics
 from odradek_operator.shared.znode_cache import CachedZnodes
+from odradek_operator.shared.zookeeper_client import FailFastClient
 
 SESSION_SECONDS: Final = 15.0
 CONNECT_SECONDS: Final = 5.0
@@ -92,7 +93,7 @@ class ZooKeeper:
         self._guard = guard
         self._connected_at: float | None = None
         self.away_since: float | None = time.monotonic()
-        self._client: Any = Client(
+        self._client: Any = FailFastClient(
             connect,
             SESSION_SECONDS,
             access,
@@ -198,7 +199,7 @@ class ZooKeeper:
 
     def _create_chroot(self) -> None:
         hosts, _, chroot = self.connect.partition("/")
-        client = Client(hosts, SESSION_SECONDS, replace(self._access, set_acl=self.set_acl))
+        client = FailFastClient(hosts, SESSION_SECONDS, replace(self._access, set_acl=self.set_acl))
         try:
             client.start(CONNECT_SECONDS)
             client.ensure(f"/{chroot}")
