@@ -83,8 +83,8 @@ def test_peer_that_neither_asks_nor_leaves_is_closed_after_a_time(
 
 
 def test_slow_answers_do_not_hold_up_quick_ones_and_are_given_by_few_threads() -> None:
-    finish, all_busy, at_once, most = threading.Event(), threading.Event(), 0, 0
-    lock = threading.Lock()
+    finish, all_busy, last_read = threading.Event(), threading.Event(), threading.Event()
+    at_once, most, lock = 0, 0, threading.Lock()
 
     def slow(request: HttpRequest) -> HttpAnswer:
         nonlocal at_once, most
@@ -99,19 +99,26 @@ def test_slow_answers_do_not_hold_up_quick_ones_and_are_given_by_few_threads() -
         return plain(HTTPStatus.OK, "slow")
 
     def quick(request: HttpRequest) -> HttpAnswer | None:
+        if request.path == "/last":
+            last_read.set()
         return plain(HTTPStatus.OK, "quick") if request.path == "/quick" else None
 
     port = free_port()
     server = HttpServer(port, quick, slow)
     try:
-        with silent_peers(port, 2 * MOST_CONNECTIONS, b"GET /slow HTTP/1.1\r\n\r\n") as peers:
+        with (
+            silent_peers(port, 2 * MOST_CONNECTIONS, b"GET /slow HTTP/1.1\r\n\r\n"),
+            silent_peers(port, 1, b"GET /last HTTP/1.1\r\n\r\n") as [last],
+        ):
             assert all_busy.wait(60)
+            # One whose request is not read yet has to make room for the next one.
+            assert last_read.wait(60)
             assert get(port, "/quick").endswith(b"quick\n")
             finish.set()
-            last = b""
-            while data := peers[-1].recv(4096):
-                last += data
-            assert last.endswith(b"slow\n")
+            answer = b""
+            while data := last.recv(4096):
+                answer += data
+            assert answer.endswith(b"slow\n")
     finally:
         finish.set()
         server.stop()
