@@ -27,7 +27,8 @@ import time
 from pathlib import Path
 
 from odradek.config import BrokerConfig
-from tests.bench.bench_requests import processor_seconds, receive
+from tests.bench.bench_partitions import processor_s
+from tests.bench.bench_requests import receive
 from tests.bench.bench_tls import TlsBroker
 from tests.fuzz.strangers import METADATA
 from tests.support import certificates
@@ -128,16 +129,16 @@ def main() -> int:
             with broker.connect() as plain:
                 with Bystander(plain) as alone:
                     time.sleep(SECONDS)
-                began, before = time.monotonic(), processor_seconds(broker)
+                began, before = time.monotonic(), processor_s(broker.pid)
                 each = (port, authority, HANDSHAKES // PROCESSES, began)
                 with Bystander(plain) as beside:
                     found = processes.starmap(knock, [each] * PROCESSES, chunksize=1)
                     served, of_clients = (sum(one) for one in zip(*found, strict=True))
-                took, spent = time.monotonic() - began, processor_seconds(broker) - before
-                before = processor_seconds(broker)
+                took, spent = time.monotonic() - began, processor_s(broker.pid) - before
+                before = processor_s(broker.pid)
                 with Bystander(plain) as pressed:
                     most = flat_out(port) if shutil.which("openssl") else 0
-                spent_on_most = processor_seconds(broker) - before
+                spent_on_most = processor_s(broker.pid) - before
     defaults = BrokerConfig()
     print(
         f"limits: max.connections={defaults.max_connections}, "

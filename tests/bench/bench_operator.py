@@ -16,7 +16,6 @@ a restart: that no partition lacks a replica any more, and that a broker may be 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from kazoo.client import KazooClient
 
 from odradek.values import BrokerId
 from odradek.zk import znodes
+from tests.bench.bench_partitions import processor_s
 from tests.reconcile import kills
 from tests.reconcile.conftest import Operator, Place
 from tests.support import zookeeper
@@ -85,12 +85,6 @@ def topic_name(number: int) -> str:
     return f"topic-{number:05}"
 
 
-def processor_seconds(pid: int) -> float:
-    """Return the time that a process has computed, its threads included."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def peak_bytes(pid: int) -> int:
     """Return the most memory that a process has had."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
@@ -126,9 +120,9 @@ class Bench:
         """Return what those have computed that the operator works with."""
         assert self.ensemble._process is not None
         return {
-            "the API server": processor_seconds(self.server._processes["apiserver"].pid),
-            "etcd": processor_seconds(self.server._processes["etcd"].pid),
-            "ZooKeeper": processor_seconds(self.ensemble._process.pid),
+            "the API server": processor_s(self.server._processes["apiserver"].pid),
+            "etcd": processor_s(self.server._processes["etcd"].pid),
+            "ZooKeeper": processor_s(self.ensemble._process.pid),
             "this program": time.process_time(),
         }
 
@@ -184,14 +178,14 @@ class Bench:
     def make_ready(self, first: int, last: int) -> None:
         """Apply Topics and tell how long they take to be ready."""
         writes = api_writes(self.server)
-        began, computed, others = time.monotonic(), processor_seconds(self.pid), self.others()
+        began, computed, others = time.monotonic(), processor_s(self.pid), self.others()
         self.apply(NAMESPACE, first, last)
         applied = time.monotonic() - began
         self.wait_until_ready(first, last)
         text = f"{last - first} Topics applied at once are Ready after"
         tell(text, time.monotonic() - began, "s", "60 for 1000" if first == 0 else "")
         tell("  of which until the last was applied", applied, "s")
-        tell("  processor time of the operator", processor_seconds(self.pid) - computed, "s")
+        tell("  processor time of the operator", processor_s(self.pid) - computed, "s")
         for name, seconds in self.others().items():
             tell(f"  processor time of {name}", seconds - others[name], "s")
         each = (api_writes(self.server) - writes) / (last - first)
@@ -201,10 +195,10 @@ class Bench:
         """Watch the operator while nobody wants anything."""
         # What the last Topics had to tell is told.
         time.sleep(15)
-        writes, computed = api_writes(self.server), processor_seconds(self.pid)
+        writes, computed = api_writes(self.server), processor_s(self.pid)
         time.sleep(minutes * 60)
         done = (api_writes(self.server) - writes) / minutes
-        busy = (processor_seconds(self.pid) - computed) / minutes
+        busy = (processor_s(self.pid) - computed) / minutes
         tell("writes a minute in steady state", done, "", "1")
         tell("  processor time of the operator", busy, "s a minute")
 
@@ -229,7 +223,7 @@ class Bench:
 
         self.wait("topics are looked at", topics, looked_at, 0.5)
         tell(f"a restart converges {topics} Topics in", time.monotonic() - began, "s", "60")
-        tell("  processor time of the operator", processor_seconds(self.pid), "s")
+        tell("  processor time of the operator", processor_s(self.pid), "s")
         tell("  writes", api_writes(self.server) - writes, "", "0")
 
 

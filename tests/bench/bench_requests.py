@@ -36,11 +36,11 @@ from odradek.protocol.messages.produce import (
     TopicProduceData,
 )
 from tests.bench import stopwatch
+from tests.bench.bench_partitions import processor_s
 from tests.support.broker import Broker, Cluster, FreshBroker, wait_until
 from tests.support.clients import QUIET, create_topic
 from tests.support.memory_use import resident_bytes
 
-TICKS = os.sysconf("SC_CLK_TCK")
 BATCH_BYTES = 64 * 1024
 MEBIBYTE = 1024 * 1024
 IDLE_CONNECTIONS = 2000
@@ -59,12 +59,6 @@ def framed(request: object, version: int) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def processor_seconds(broker: Broker) -> float:
-    """User and system time that the process has had."""
-    fields = Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
 def receive(sock: socket.socket, buffer: memoryview) -> None:
     """Read one answer and forget it; a TLS socket takes no flags."""
     head = b""
@@ -79,9 +73,9 @@ def await_rest(broker: Broker) -> None:
     """Return when what was asked before, topics to be made for instance, is done."""
 
     def rests() -> bool:
-        before, began = processor_seconds(broker), time.monotonic()
+        before, began = processor_s(broker.pid), time.monotonic()
         time.sleep(1)
-        return processor_seconds(broker) - before < AT_REST * (time.monotonic() - began)
+        return processor_s(broker.pid) - before < AT_REST * (time.monotonic() - began)
 
     wait_until(rests, f"broker {broker.broker_id} is at rest")
 
@@ -115,13 +109,13 @@ def measure(what: str, broker: TimedBroker, frame: bytes, note: str = "") -> Non
             sock.sendall(frame)
             receive(sock, buffer)
         broker.python_us()
-        count, began, before = 0, time.monotonic(), processor_seconds(broker)
+        count, began, before = 0, time.monotonic(), processor_s(broker.pid)
         while time.monotonic() - began < SECONDS:
             for _ in range(100):
                 sock.sendall(frame)
                 receive(sock, buffer)
             count += 100
-        processor = (processor_seconds(broker) - before) / count * 1e6
+        processor = (processor_s(broker.pid) - before) / count * 1e6
         python = broker.python_us()
     print(f"{what:<44}{python:>8.1f} us Python {processor:>8.1f} us processor  {note}", flush=True)
 
@@ -188,12 +182,12 @@ def bench_connecting(broker: TimedBroker) -> None:
     hello = framed(ApiVersionsRequest(), 0)
     buffer = memoryview(bytearray(65536))
     await_rest(broker)
-    began, before = time.monotonic(), processor_seconds(broker)
+    began, before = time.monotonic(), processor_s(broker.pid)
     for _ in range(CONNECTIONS):
         with broker.connect() as sock:
             sock.sendall(hello)
             receive(sock, buffer)
-    processor = (processor_seconds(broker) - before) / CONNECTIONS * 1e6
+    processor = (processor_s(broker.pid) - before) / CONNECTIONS * 1e6
     per_second = CONNECTIONS / (time.monotonic() - began)
     print(
         f"{CONNECTIONS} connections: {processor:.0f} us processor each, {per_second:.0f} per second"

@@ -38,7 +38,7 @@ from typing import Final
 from confluent_kafka.admin import AdminClient
 
 from tests.bench import bench_produce_fetch, ratios
-from tests.bench.bench_requests import processor_seconds
+from tests.bench.bench_partitions import processor_s
 from tests.bench.side_by_side import BROKERS, SETTINGS, KafkaAtItsBest
 from tests.bench.warm_tools import WarmTools
 from tests.support import certificates, clients
@@ -253,9 +253,9 @@ class Bench:
         work: Callable[[Case, Cluster, str, int], float],
     ) -> None:
         cluster = self._clusters[name]
-        before = sum(map(processor_seconds, _all(cluster)))
+        before = sum(processor_s(one.pid) for one in _all(cluster))
         speed = work(case, cluster, topic, count)
-        spent = sum(map(processor_seconds, _all(cluster))) - before
+        spent = sum(processor_s(one.pid) for one in _all(cluster)) - before
         self.table.note(what, name, speed, spent / (count * case.size / MEGA / 1000))
 
 

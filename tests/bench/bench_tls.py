@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 
 from tests.bench.bench_instructions import frames
-from tests.bench.bench_requests import MEBIBYTE, processor_seconds, receive
+from tests.bench.bench_partitions import processor_s
+from tests.bench.bench_requests import MEBIBYTE, receive
 from tests.support import certificates
 from tests.support.broker import Cluster
 from tests.support.clients import create_topic
@@ -35,11 +36,11 @@ class TlsBroker(SecureBroker):
 def seconds(broker: TlsBroker, sock: socket.socket, frame: bytes) -> float:
     """Return the processor time of many requests."""
     buffer = memoryview(bytearray(4 * MEBIBYTE))
-    before = processor_seconds(broker)
+    before = processor_s(broker.pid)
     for _ in range(REQUESTS):
         sock.sendall(frame)
         receive(sock, buffer)
-    return processor_seconds(broker) - before
+    return processor_s(broker.pid) - before
 
 
 def main() -> int:
