@@ -17,6 +17,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from odradek.protocol.messages.admin import DescribeLogDirsRequest
 from odradek.tools.client import Access, parse_addresses
+from odradek.values import BrokerId
+from odradek.zk import znodes
 from odradek_console import app, pages, users
 from odradek_console.record_pages import MOST_TAILS_EACH
 from odradek_console.rendering import CONSOLE
@@ -375,6 +377,8 @@ def test_a_broker_that_dies_is_named_and_what_it_knew_is_unknown(
     # A tail goes on with what is left, and says what is missing.
     assert "orders-" in tail.next("state") or "broker 1" in tail.next("state")
     tail.close()
+    # A broker is refused while its former session lasts.
+    cluster.zookeeper.end_session_of(znodes.broker_path(BrokerId(1)))
     cluster.brokers[1].start()
     wait_until(lambda: "2 of 2" in console.page("/"), "it is back")
 

@@ -392,15 +392,14 @@ def children(parent: int, module: str) -> list[int]:
 def test_guard_ends_sessions_that_ignore_sigterm_and_spares_those_released() -> None:
     ignoring = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); "
     command = [sys.executable, "-c", f"{ignoring}time.sleep(1000)"]
+    guard = "from odradek_local import guard; guard._PATIENCE_S = 1; guard.main()"
     for ends in (True, False):
         guarded = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE)
         try:
             assert guarded.stdout is not None
             guarded.stdout.readline()
             told = f"+{guarded.pid}\n+999999999\n-999999999\n" + ("" if ends else "release\n")
-            subprocess.run(
-                [sys.executable, "-m", "odradek_local.guard"], input=told, text=True, check=True
-            )
+            subprocess.run([sys.executable, "-c", guard], input=told, text=True, check=True)
             if ends:
                 assert guarded.wait(120) == -signal.SIGKILL
             else:

@@ -281,9 +281,13 @@ def test_dist_is_replaced_whole_or_stays_as_it_was(
     def fail(*_: object) -> dict[str, Archived]:
         raise ClusterError("no image can be built")
 
-    monkeypatch.setattr(images, "build", fail)
-    with pytest.raises(ClusterError, match="no image"):
-        build(repository, REGISTRY, own_cache)
+    with monkeypatch.context() as failing:
+        # What comes before the images is made below.
+        for part in ("build", "write_sbom", "build_spark_jars"):
+            failing.setattr(python, part, lambda *_: None)
+        failing.setattr(images, "build", fail)
+        with pytest.raises(ClusterError, match="no image"):
+            build(repository, REGISTRY, own_cache)
     assert [file.name for file in (repository / "dist").iterdir()] == ["former"]
     monkeypatch.setattr(images, "build", lambda *_: {"broker": Archived("sha256:1", "linux/a")})
     made = build(repository, REGISTRY, own_cache)

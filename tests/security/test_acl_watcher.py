@@ -130,7 +130,8 @@ async def test_age_grows_while_zookeeper_is_away_and_the_last_acls_count(
     sessions: OpenSession, server: zookeeper.Server, start: Start
 ) -> None:
     now_s = 1000.0
-    watcher = await start(monotonic_s=lambda: now_s)
+    # A client takes a server for gone that is silent for two thirds of its session.
+    watcher = await start(await sessions(timeout_ms=4000), monotonic_s=lambda: now_s)
     authorizer = Authorizer(watcher, [])
     await acl_changes.add(await sessions(), ORDERS, [READ])
     await until(lambda: entries(watcher) == (READ,))

@@ -1,5 +1,6 @@
 """The second try of few failed tests, with a real pytest on small suites."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,10 +28,12 @@ FAILS = "def test_fails():\n    raise AssertionError\n"
 def run(suite: Path, files: dict[str, str], workers: int = 0) -> subprocess.CompletedProcess[str]:
     for name, text in files.items():
         (suite / f"test_{name}.py").write_text(text)
-    options = ["-n", str(workers), "--dist", "loadfile", "--rootdir", str(suite)]
+    options = ["-n", str(workers), "--dist", "loadfile", "--rootdir", str(suite), "-p", "xdist"]
     return subprocess.run(
         [sys.executable, "-m", "tests.second_try", *options, str(suite)],
         cwd=ROOT,
+        # Other plugins take as long to load as the rest takes.
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,
