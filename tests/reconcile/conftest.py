@@ -304,6 +304,6 @@ def place(api: ApiServer, zk: zookeeper.Server, request: pytest.FixtureRequest) 
 @pytest.fixture
 def operator(api: ApiServer, place: Place, tmp_path: Path) -> Iterator[Operator]:
     log = tmp_path / "operator.log"
-    with Operator(api, place.namespace, log, "operator-0") as process:
+    with Operator(api, place.namespace, log, "operator-0", modules=OFTEN) as process:
         yield process
     print(log.read_text())

@@ -91,9 +91,10 @@ def test_more_brokers_come_beside_others_and_go_when_they_are_empty(
     change(place, perNode=1, replicas=3)
     blocked = nodes.wait("ScaleDownBlocked")
     assert "brokers [100, 101, 102]" in blocked["message"]
+    # The resources first: a look between both would make the topic again.
+    place.kubectl("delete", "topic", "--all")
     for path in (znodes.topic_path("spread"), znodes.topic_config_path("spread")):
         place.client.delete(path, recursive=True)
-    place.kubectl("delete", "topic", "--all", "--wait=false")
     nodes.wait("BrokersReady", "3 of 3")
 
     def as_before() -> bool:
