@@ -17,8 +17,10 @@ from cryptography.hazmat.primitives.serialization import (
 from odradek import zookeeper_settings
 from odradek.zk import access_files
 from odradek_operator.cluster import zookeeper_plan, zookeeper_step
+from odradek_operator.cluster.rollout import BrokerPod, ClusterView
 from odradek_operator.cluster.zookeeper_plan import ZooKeeperPlan, ZooKeeperStep
 from odradek_operator.shared import certificates, zookeeper_credentials, zookeeper_login
+from odradek_operator.shared.spec import ResourceMeta
 from odradek_operator.shared.zookeeper_credentials import (
     UnusableCredentialsError,
     ZooKeeperCredentials,
@@ -82,14 +84,54 @@ def test_condition_says_what_is_open() -> None:
     marks = [zookeeper_plan.stamp(SECURING)] * 2
 
     def reason(secured: dict[str, bool] | None, marks: list[str] = marks) -> str:
-        return zookeeper_plan.judge(SECURING, here, marks, secured, tls=True).reason
+        judged = zookeeper_plan.judge(SECURING, here, marks, secured, tls=True, command="")
+        return judged.reason
 
     assert reason(CLOSED) == "Secured"
     assert reason({"/brokers": True, "/config": False}) == "OpenZnodes"
     assert reason(None) == "ZooKeeperUnreachable"
     assert reason(CLOSED, [marks[0], "former"]) == "Rolling"
-    anonymous = zookeeper_plan.judge(NOBODY, ZooKeeperStep(NOBODY), [], CLOSED, tls=True)
+    anonymous = zookeeper_plan.judge(
+        NOBODY, ZooKeeperStep(NOBODY), [], CLOSED, tls=True, command=""
+    )
     assert (anonymous.status, anonymous.reason) == (False, "NoAuthentication")
+
+
+def brokers(*ready: bool) -> ClusterView:
+    mark = zookeeper_plan.stamp(SECURING)
+    pods = (
+        BrokerPod(number, f"main-broker-{number}", None, None, None, one, True, zookeeper=mark)
+        for number, one in enumerate(ready)
+    )
+    return ClusterView(tuple(pods), 0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("authority", "inside"),
+    [
+        ("", "odradek zookeeper secure --zookeeper zk:2182/logs"),
+        (
+            "a certificate",
+            "sh -c 'grep ^zookeeper.ssl /etc/odradek/server.properties >/tmp/zookeeper.properties; "
+            "odradek zookeeper secure --zookeeper zk:2182/logs "
+            "--zk-tls-config-file /tmp/zookeeper.properties'",
+        ),
+    ],
+)
+def test_condition_has_the_command_that_secures_znodes_of_before(
+    authority: str, inside: str
+) -> None:
+    state = zookeeper_step.ZooKeeperState(
+        ZooKeeperStep(SECURING),
+        SECURING,
+        ZooKeeperCredentials("kafka", "secret", authority),
+        {"/brokers": True, "/config": False, "/admin": False},
+    )
+    meta = ResourceMeta("KafkaCluster", "shop", "main", "uid", 1, NOW, None, has_finalizer=True)
+    (condition,) = state.condition(brokers(False, True), meta, "zk:2182/logs")
+    assert condition.message == (
+        f"everybody may change /admin, /config: run kubectl exec -n shop main-broker-1 -- {inside}"
+    )
 
 
 # --- Secrets --------------------------------------------------------------------------------------

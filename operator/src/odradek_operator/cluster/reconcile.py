@@ -222,7 +222,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         listener_plan.wanted_plan(wanted), step, _given(live_set), view
     )
     judged, secure = expose.judge(judged, secure, exposed, znodes.registered)
-    conditions = (*judged, secure, *zookeeper.condition(view), *told)
+    conditions = (*judged, secure, *zookeeper.condition(view, meta, wanted.zookeeper), *told)
     status_update.write_status(
         context,
         body,

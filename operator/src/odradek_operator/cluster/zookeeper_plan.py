@@ -20,7 +20,6 @@ ANNOTATION: Final = "odradek.io/zookeeper"
 # Annotation of pods: whom ZooKeeper takes their brokers for.
 MARK: Final = "odradek.io/zookeeper-hash"
 CONDITION: Final = "ZooKeeperSecured"
-_SECURE: Final = "run `odradek zookeeper secure` in a broker's pod (docs/security.md)"
 _MOST_NAMES: Final = 5
 
 
@@ -126,10 +125,12 @@ def judge(
     secured: Mapping[str, bool] | None,
     *,
     tls: bool,
+    command: str,
 ) -> Condition:
     """Return the condition: whether nobody but the brokers' login changes what brokers keep.
 
-    `marks` are those of the brokers' pods, `secured` which roots of znodes have ACLs.
+    `marks` are those of the brokers' pods, `secured` which roots of znodes have ACLs. `command` is
+    the one that secures them.
     """
 
     def no(reason: str, text: str) -> Condition:
@@ -148,7 +149,7 @@ def judge(
     if secured is None:
         return no("ZooKeeperUnreachable", "the ACLs of znodes cannot be read")
     if open_ := sorted(root for root, is_secured in secured.items() if not is_secured):
-        return no("OpenZnodes", f"everybody may change {_named(open_)}: {_SECURE}")
+        return no("OpenZnodes", f"everybody may change {_named(open_)}: run {command}")
     how = "over TLS" if tls else "without TLS"
     return Condition(
         CONDITION, True, "Secured", f"brokers authenticate {how}, and the roots have ACLs"

@@ -9,6 +9,7 @@ from typing import Any
 
 from odradek.zk import acls
 from odradek_operator.cluster import rollout, zookeeper_objects, zookeeper_plan
+from odradek_operator.cluster.objects import CONFIG_PATH
 from odradek_operator.cluster.own_secrets import NotPreparedError, OwnSecrets
 from odradek_operator.cluster.rollout import ClusterView
 from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
@@ -32,13 +33,26 @@ class ZooKeeperState:
     credentials: ZooKeeperCredentials | None = None
     secured: Mapping[str, bool] | None = None
 
-    def condition(self, view: ClusterView) -> tuple[Condition, ...]:
-        """Return what the status says of it; nothing where nobody asked for it."""
+    def condition(
+        self, view: ClusterView, meta: ResourceMeta, zookeeper: str
+    ) -> tuple[Condition, ...]:
+        """Return what the status says of it; nothing where nobody asked for it.
+
+        `zookeeper` is the connect string with the chroot.
+        """
         if self.credentials is None:
             return ()
         marks = [one.zookeeper for one in view.own]
         tls = self.credentials.tls
-        return (zookeeper_plan.judge(self.wanted, self.step, marks, self.secured, tls=tls),)
+        pod = next(
+            (one.pod for one in view.own if one.healthy and one.pod), f"{meta.name}-broker-0"
+        )
+        command = secure_command(meta.namespace, pod, zookeeper, tls=tls)
+        return (
+            zookeeper_plan.judge(
+                self.wanted, self.step, marks, self.secured, tls=tls, command=command
+            ),
+        )
 
     def remembered(self) -> dict[str, Any]:
         """Return the field of the status by which the operator itself sets ACLs."""
@@ -103,6 +117,19 @@ def _secured(
     except UnreachableError as error:
         log.info("%s", error)
         return None, str(error)
+
+
+def secure_command(namespace: str, pod: str, zookeeper: str, *, tls: bool) -> str:
+    """Return the command that secures what is in ZooKeeper, in a pod that has the login.
+
+    The settings of TLS are those of its broker.
+    """
+    inside = f"odradek zookeeper secure --zookeeper {zookeeper}"
+    if tls:
+        file = "/tmp/zookeeper.properties"  # noqa: S108 (inside the container)
+        settings = f"grep ^zookeeper.ssl {CONFIG_PATH}/server.properties >{file}"
+        inside = f"sh -c '{settings}; {inside} --zk-tls-config-file {file}'"
+    return f"kubectl exec -n {namespace} {pod} -- {inside}"
 
 
 def prepare(
