@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import os
+import random
 import socket
 import ssl
 import struct
-from collections.abc import Callable
-from typing import TypeVar
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeVar
 
 import pytest
 
 from odradek.net.handshakes import Handshakes
-from odradek.net.tls_records import RECORD_BYTES, ends_handshake, records_end
+from odradek.net.tls_records import RECORD_BYTES, ends_handshake, whole_records
 from odradek.net.transport import TlsTransport
 from odradek.security.tls_contexts import TlsContexts
 from tests.net.test_tls import (
@@ -42,37 +47,38 @@ def record(length: int, kind: int = DATA) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("cipher", "start", "end"),
+    ("cipher", "portions"),
     [
-        (b"", 0, 0),
-        (record(0)[:4], 0, 0),
-        (record(0), 0, 5),
-        (record(100)[:-1], 0, 0),
-        (record(100) + record(7), 0, 105 + 12),
-        (record(100) + record(7)[:-1], 0, 105),
-        (record(100) + record(7), 105, 105 + 12),
+        (b"", []),
+        (record(0)[:4], []),
+        (record(0), [(5, 1)]),
+        (record(100)[:-1], []),
+        (record(100) + record(7), [(105 + 12, 2)]),
+        (record(100) + record(7)[:-1], [(105, 1)]),
         # Large ones one by one, small ones together.
-        (record(16_401) + record(16_401), 0, 16_406),
-        (record(5000) * 4, 0, 5005 * 3),
+        (record(16_401) + record(16_401), [(16_406, 1), (2 * 16_406, 1)]),
+        (record(5000) * 4, [(5005 * 3, 3), (5005 * 4, 1)]),
+        (record(47) + record(16_401)[:-1], [(52, 1)]),
         # No record: all of it goes to OpenSSL, which tells what it is.
-        (b"GET / HTTP/1.1\r\n", 0, 16),
-        (struct.pack(">ih", 50, 18), 0, 6),
-        (b"\x80" + bytes(20), 0, 21),
-        (record(20_000)[:50], 0, 50),
-        (record(7) + b"GET / HTTP", 0, 12 + 10),
+        (b"GET / HTTP/1.1\r\n", [(16, 1)]),
+        (struct.pack(">ih", 50, 18), [(6, 1)]),
+        (b"\x80" + bytes(20), [(21, 1)]),
+        (record(20_000)[:50], [(50, 1)]),
+        (record(7) + b"GET / HTTP", [(12 + 10, 2)]),
     ],
 )
-def test_whole_records_are_told_from_beginnings(cipher: bytes, start: int, end: int) -> None:
-    assert records_end(memoryview(cipher), start) == end
+def test_whole_records_are_told_from_beginnings(
+    cipher: bytes, portions: list[tuple[int, int]]
+) -> None:
+    assert list(whole_records(memoryview(cipher))) == portions
 
 
 def test_openssl_never_gets_more_than_one_full_record_of_small_ones_at_once() -> None:
-    cipher = memoryview(record(95) * 1000)
-    start = 0
-    while start < len(cipher):
-        end = records_end(cipher, start)
-        assert 0 < end - start <= RECORD_BYTES
-        start = end
+    start = total = 0
+    for end, count in whole_records(memoryview(record(95) * 1000)):
+        assert end - start == count * 100 <= RECORD_BYTES
+        start, total = end, total + count
+    assert total == 1000
 
 
 def flights(
@@ -207,6 +213,133 @@ async def test_records_may_arrive_in_any_pieces(
             while len(answer) < len(payload) + 4:
                 answer += await client.run(client.tls.read)
             assert answer == framed(payload)
+
+
+class CountedSocket(socket.socket):
+    """A socket that counts its reads."""
+
+    reads = 0
+
+    def recv_into(self, *arguments: Any) -> int:
+        self.reads += 1
+        return super().recv_into(*arguments)
+
+
+class CountedTls(ssl.SSLObject):
+    """A connection that counts how often it was asked for what it does not have."""
+
+    in_vain = 0
+
+    def read(self, *arguments: Any) -> Any:
+        try:
+            return super().read(*arguments)
+        except ssl.SSLWantReadError:
+            type(self).in_vain += 1
+            raise
+
+
+@contextlib.asynccontextmanager
+async def agreed(
+    own: certificates.Issued,
+) -> AsyncIterator[tuple[TlsTransport, CountedSocket, Client]]:
+    """Give a server's transport, its socket, and a client that has agreed with it on keys."""
+    handshakes, context = Handshakes(), TlsContexts("SSL", settings_of(own)).server()
+    context.sslobject_class = CountedTls
+    ours, theirs = socket.socketpair()
+    counted = CountedSocket(fileno=ours.detach())
+    counted.setblocking(False)
+    with theirs:
+        theirs.setblocking(False)
+        transport = TlsTransport(counted, lambda: context, handshakes)
+        client = Client(theirs, client_context(own), 1_000_000)
+        await asyncio.gather(transport.handshake(60), client.run(client.tls.do_handshake))
+        yield transport, counted, client
+        transport.close()
+    handshakes.close()
+
+
+def read_all(transport: TlsTransport, rooms: Iterator[int]) -> tuple[bytes, int]:
+    """Return what is there, read into rooms of some sizes, and how many of them had something."""
+    found, reads = bytearray(), 0
+    while True:
+        room = memoryview(bytearray(next(rooms)))
+        try:
+            count = transport.recv_into(room)
+        except BlockingIOError:
+            return bytes(found), reads
+        found += room[:count]
+        reads += 1
+
+
+async def test_each_read_of_many_records_is_one_of_the_socket(own: certificates.Issued) -> None:
+    data = os.urandom(150_000)
+    async with agreed(own) as (transport, sock, client):
+        # As librdkafka sends records: each in one of its own, and what is before it, too.
+        for start in range(0, len(data), 10_000):
+            client.tls.write(data[start : start + 25])
+            client.tls.write(data[start + 25 : start + 10_000])
+        await client.flush()
+        before, CountedTls.in_vain = sock.reads, 0
+        found, reads = read_all(transport, itertools.repeat(65_536))
+        assert found == data
+        assert sock.reads - before <= reads + 1  # and the one that finds nothing
+        assert CountedTls.in_vain == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_records_of_any_sizes_are_read_into_rooms_of_any_sizes(
+    own: certificates.Issued, seed: int
+) -> None:
+    chance = random.Random(seed)
+    rooms = iter(lambda: chance.choice((1, 2, 100, 4096, 16_384, 65_536)), None)
+    async with agreed(own) as (transport, _, client):
+        callbacks = 0
+
+        def note() -> None:
+            nonlocal callbacks
+            callbacks += 1
+
+        for _ in range(30):
+            sizes = [chance.choice((0, 1, 99, 4096, 16_384, 40_000)) for _ in range(4)]
+            data = [os.urandom(size) for size in sizes]
+            for one in data:
+                client.tls.write(one)
+            await client.flush()
+            CountedTls.in_vain = 0
+            found, _ = read_all(transport, rooms)
+            assert found == b"".join(data)
+            assert CountedTls.in_vain == 0
+        # Nothing is left that epoll does not see.
+        transport.start_reading(note)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert callbacks == 0
+
+
+async def test_peer_may_change_its_keys_at_any_time(own: certificates.Issued) -> None:
+    # "k" changes the client's keys, "K" those of both; it reads one of them at a time.
+    steps = (b"zero\n", b"k\n", b"one\n", b"K\n", b"two\n")
+    async with listening(echo, settings_of(own)) as listener:
+
+        def talk() -> None:
+            address = f"127.0.0.1:{listener.port}"
+            command = ["timeout", "60", "openssl", "s_client", "-tls1_3", "-connect", address]
+            with subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            ) as client:
+                assert client.stdin is not None
+                assert client.stdout is not None
+                for step in steps:
+                    client.stdin.write(step if len(step) == 2 else framed(step))
+                    client.stdin.flush()
+                    expected, found = (b"KEYUPDATE" if len(step) == 2 else framed(step)), b""
+                    while expected not in found:
+                        some = os.read(client.stdout.fileno(), 65_536)
+                        assert some, found
+                        found += some
+                client.stdin.close()
+
+        await asyncio.to_thread(talk)
 
 
 async def test_close_during_a_handshake_leaves_nothing_in_the_event_loop(

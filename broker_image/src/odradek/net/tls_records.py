@@ -7,6 +7,7 @@ to decrypt a record.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 # A full record, with what encryption adds. OpenSSL's buffer of what arrives never shrinks, so it
@@ -26,22 +27,29 @@ TAKEN_BYTES: Final = 256 * 1024
 SCRATCH_BYTES: Final = TAKEN_BYTES + _HEADER_BYTES + _LONGEST_RECORD_BYTES
 
 
-def records_end(cipher: memoryview, start: int) -> int:
-    """Return the end of some whole TLS records from `start` on, 0 if there is none.
+def whole_records(cipher: memoryview) -> Iterator[tuple[int, int]]:
+    """Give whole TLS records in portions: where each ends, and how many records it has.
 
-    They are small ones together, or one large one. What cannot be a record has no end of its own:
+    Small ones come together, large ones alone. What cannot be a record has no end of its own:
     OpenSSL gets all of it.
     """
-    end, most, arrived = 0, start + RECORD_BYTES, len(cipher)
+    portion = start = end = count = 0
+    arrived = len(cipher)
     while start <= arrived - _HEADER_BYTES:
         kind, version, length = _unpack_header(cipher, start)
-        if kind not in _RECORD_KINDS or version != 3 or length > _LONGEST_RECORD_BYTES:
-            return arrived
+        if version != 3 or length > _LONGEST_RECORD_BYTES or kind not in _RECORD_KINDS:
+            yield arrived, count + 1
+            return
         start += _HEADER_BYTES + length
-        if start > arrived or (end and start > most):
+        if start > arrived:
             break
+        if count and start - portion > RECORD_BYTES:
+            yield end, count
+            portion, count = end, 0
         end = start
-    return end
+        count += 1
+    if count:
+        yield end, count
 
 
 def ends_handshake(cipher: memoryview) -> bool:

@@ -10,8 +10,9 @@ alone moves their bytes to and from the socket:
 - Clients may send each record of a batch as a TLS record of its own. OpenSSL would read each from a
   socket by two system calls; so what the socket has is taken by one, and whole records are passed
   on (`tls_records`).
-- Bytes that were taken from the socket, and not asked for yet, are not seen by epoll: after a read
-  that filled its buffer there is another one.
+- Records that were taken from the socket, and not asked for yet, are not seen by epoll. They are
+  counted: as long as there are some, there is another read. OpenSSL is asked for no more than it
+  has, and not asked whether it has something.
 - A write is encrypted as a whole, and may find the socket full: so a piece counts as sent when all
   of its cipher text is, and is kept until then.
 - `sendfile` would put the bytes of a file on the wire as they are. Regions are read into memory and
@@ -34,7 +35,7 @@ from odradek.net.encrypted_outgoing import PIECE_BYTES, EncryptedOutgoing
 from odradek.net.handshakes import HandshakeError, Handshakes, cause_of
 from odradek.net.inline_future import InlineFuture, wake
 from odradek.net.sending import SLICE_BYTES, Outgoing, ignore_wait, send_all
-from odradek.net.tls_records import RECORD_BYTES, TAKEN_BYTES, ends_handshake, records_end
+from odradek.net.tls_records import RECORD_BYTES, TAKEN_BYTES, ends_handshake, whole_records
 from odradek.protocol.regions import Buffer, Part
 
 HANDSHAKE_LIMIT_S: Final = 10.0
@@ -146,11 +147,12 @@ class TlsTransport:
         self._loop = asyncio.get_running_loop()
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._unsent = memoryview(b"")  # cipher text
+        self._unsent: bytes | memoryview = b""  # cipher text
         # How much of the present piece is encrypted, and does not count as sent yet.
         self._owed = 0
         self._begun = b""  # the beginning of a record, in cipher text
-        self._may_have_more = False
+        # Records that OpenSSL has got and we have not read to their ends: so many at most.
+        self._held = 0
         self._reads_soon = False
         # Why there is nothing more to decrypt, once what came before is read.
         self._end: ssl.SSLError | None = None
@@ -204,7 +206,7 @@ class TlsTransport:
             with contextlib.suppress(OSError):
                 self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         self._tls = tls
-        self._may_have_more = bool(self._incoming.pending)  # what came with the last message
+        self._held = self._incoming.pending  # what came with the last message
 
     async def _send_handshake(self) -> None:
         while self._unsent or self._outgoing.pending:
@@ -229,7 +231,7 @@ class TlsTransport:
             if not count:
                 raise ConnectionResetError("the peer has ended the connection")
             taken[:begun] = self._begun
-            self._take(taken[: begun + count], memoryview(b""))
+            self._take(taken[: begun + count], memoryview(b""), 0)
             if self._incoming.pending:
                 return ends_handshake(taken[: begun + count])
 
@@ -258,60 +260,69 @@ class TlsTransport:
     def recv_into(self, buffer: memoryview, /) -> int:
         """Return how many bytes came, 0 at the end. Raises OSError."""
         assert self._tls is not None, "no handshake"
-        found = self._decrypt(buffer) if self._may_have_more and self._end is None else 0
+        size, scratch = len(buffer), self._handshakes.scratch
+        found = self._decrypt(buffer, 0) if self._held and buffer and self._end is None else 0
         has_ended, left = False, _TAKEN_A_READ
-        while found < len(buffer) and self._end is None and left > 0:
+        while found < size and self._end is None and left > 0:
             begun = len(self._begun)
-            wanted = begun + max(RECORD_BYTES, min(len(buffer) - found, TAKEN_BYTES))
-            taken = self._handshakes.scratch[:wanted]
+            # One record more than there is room for: cipher text is longer.
+            wanted = begun + min(size - found + RECORD_BYTES, TAKEN_BYTES)
             try:
-                count = self._sock.recv_into(taken[begun:])
+                count = self._sock.recv_into(scratch[begun:wanted])
             except BlockingIOError:
                 break
             has_ended = not count
             left -= count
             if begun:
-                taken[:begun] = self._begun
-            found += self._take(taken[: begun + count], buffer[found:])
-            if begun + count < wanted:
+                scratch[:begun] = self._begun
+            arrived = begun + count
+            found = self._take(scratch[:arrived], buffer, found)
+            if arrived < wanted:
                 break
         if self._outgoing.pending:
             self._say_unasked()
-        self._may_have_more = found == len(buffer) or self._end is not None
         if found or has_ended or isinstance(self._end, ssl.SSLZeroReturnError):
             return found
         raise self._end or BlockingIOError
 
-    def _take(self, taken: memoryview, buffer: memoryview) -> int:
-        """Decrypt records as far as there is room; return how many bytes that gave.
+    def _take(self, taken: memoryview, buffer: memoryview, found: int) -> int:
+        """Decrypt records into the buffer from `found` on; return where that ends.
 
         What has no room waits in OpenSSL's buffer, the beginning of a record in ours: OpenSSL tells
         by an exception that it needs more, which costs as much as to decrypt a record.
         """
-        found = start = 0
-        while end := records_end(taken, start):
-            self._incoming.write(taken[start:end])
-            if found < len(buffer) and self._end is None:
-                found += self._decrypt(buffer[found:])
+        start, size, write = 0, len(buffer), self._incoming.write
+        for end, count in whole_records(taken):
+            write(taken[start:end])
             start = end
+            self._held += count
+            if found < size and self._end is None:
+                found = self._decrypt(buffer, found)
         self._begun = bytes(taken[start:])
         return found
 
-    def _decrypt(self, buffer: memoryview) -> int:
-        """Decrypt what OpenSSL has; return how many bytes that gave."""
+    def _decrypt(self, buffer: memoryview, found: int) -> int:
+        """Decrypt records that OpenSSL has into the buffer from `found` on; return where that ends.
+
+        A read gives the data of one record, as far as there is room.
+        """
         assert self._tls is not None
-        found, size, tls, incoming = 0, len(buffer), self._tls, self._incoming
+        size, held, read = len(buffer), self._held, self._tls.read
         try:
-            while found < size and (incoming.pending or tls.pending()):
-                count: int = tls.read(size - found, buffer[found:])  # type: ignore[assignment]
+            while held and found < size:
+                count: int = read(size, buffer[found:])  # type: ignore[assignment]
                 if not count:
                     self._end = ssl.SSLZeroReturnError()
                     break
                 found += count
+                held -= 1
+            if found == size and self._tls.pending():
+                held += 1  # the rest of one
         except ssl.SSLWantReadError:
-            pass  # the last record was none of data
+            held = 0  # some were none of data
         except ssl.SSLError as error:
             self._end = error
+        self._held = held
         return found
 
     def _say_unasked(self) -> None:
@@ -326,13 +337,18 @@ class TlsTransport:
         with contextlib.suppress(BlockingIOError):
             self._flush()
 
+    @property
+    def _has_more(self) -> bool:
+        """Return whether there is something to read that epoll does not see."""
+        return self._held > 0 or self._end is not None
+
     def start_reading(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever there are bytes to read, those that we hold included."""
         if self._closed:
             return
         self._on_readable = callback
         self._loop.add_reader(self._sock.fileno(), self._read)
-        if self._may_have_more:
+        if self._has_more:
             self._read_soon()
 
     def stop_reading(self) -> None:
@@ -357,7 +373,7 @@ class TlsTransport:
             if self._closed or self._on_readable is None:
                 return
             self._on_readable()
-            if not self._may_have_more:
+            if not self._has_more:
                 return
         self._read_soon()
 
@@ -371,19 +387,23 @@ class TlsTransport:
         assert self._tls is not None, "no handshake"
         if not self._owed:
             # The buffer in memory takes all of it.
-            self._owed = self._tls.write(memoryview(data)[:PIECE_BYTES])
+            self._owed = self._tls.write(
+                data if len(data) <= PIECE_BYTES else memoryview(data)[:PIECE_BYTES]
+            )
         gone = self._flush()
-        has_all = not self._unsent and not self._outgoing.pending
-        sent = self._owed if has_all else min(gone, self._owed - 1)
+        sent = self._owed
+        if self._unsent or self._outgoing.pending:
+            sent = min(gone, sent - 1)
         self._owed -= sent
         return sent
 
     def _flush(self) -> int:
         """Send cipher text; return how many bytes the socket took. Raises BlockingIOError."""
         if not self._unsent:
-            self._unsent = memoryview(self._outgoing.read())
+            self._unsent = self._outgoing.read()
         gone = self._sock.send(self._unsent)
-        self._unsent = self._unsent[gone:]
+        whole = gone == len(self._unsent)
+        self._unsent = b"" if whole else memoryview(self._unsent)[gone:]
         return gone
 
     async def send_all(
