@@ -70,6 +70,19 @@ def test_the_log_is_complete_in_its_new_directory_and_gone_from_the_old(
     assert (home(again), again.log_start_offset) == ("b", 7)
 
 
+def test_housekeeping_goes_on_in_the_new_directory(make: Make, clock: FakeClock) -> None:
+    config = TopicConfig(flush_ms=5000)
+    manager = make(topic=config)
+    new_log(manager, *KEY, config).append_as_leader(batch(b"a"), 0)
+    manager.housekeep()
+    moved = move(manager)
+    manager.housekeep()
+    moved.append_as_leader(batch(b"b"), 0)
+    clock.advance(5000)
+    manager.housekeep()
+    assert moved.recovery_point == 2
+
+
 def test_nothing_is_lost_at_whatever_change_of_a_file_the_process_ends(
     make: Make, tmp_path: Path, without_fsync: None
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,16 +10,15 @@ import pytest
 
 from odradek.config import TopicConfig
 from odradek.log.manager import LogManager, NewLog
+from odradek.log.partition import checkpoints
 from odradek.values import TopicPartition
 from tests.log.conftest import Make
 from tests.support import steps
-from tests.support.logs import batch, new_log
+from tests.support.logs import FakeClock, batch, new_log
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 
 PARTITIONS = 40
-# Bytecodes each second, of each log: those of 20 000 take a twentieth of a processor.
-MOST_STEPS_OF_A_ROUND = 220
 
 
 def open_below(folder: Path) -> list[str]:
@@ -92,11 +92,90 @@ def test_settings_of_a_topic_are_given_to_its_own_logs_only(make: Make) -> None:
     assert log.config is changed, "it is not a log of the broker any more"
 
 
-def test_round_of_housekeeping_asks_a_log_at_rest_little(make: Make) -> None:
+def test_rounds_of_housekeeping_do_not_look_at_logs_at_rest(make: Make) -> None:
     manager = make()
     create(manager, "t", PARTITIONS)
     manager.housekeep()  # what is due less often, such as retention
     few = steps.count(manager.housekeep)
     create(manager, "t", 2 * PARTITIONS)
-    each = (steps.count(manager.housekeep) - few) / PARTITIONS
-    assert each < MOST_STEPS_OF_A_ROUND
+    assert steps.count(manager.housekeep) == few
+    some = manager.get("t", 0)
+    assert some is not None
+    some.append_as_leader(batch(b"value"), 0)
+    some.roll()
+    assert steps.count(manager.housekeep) > few, "a rolled segment is flushed"
+    assert not some.has_unflushed_segments
+    assert steps.count(manager.housekeep) == few
+
+
+def test_flush_ms_counts_from_its_change_on(make: Make, clock: FakeClock) -> None:
+    manager = make()
+    log = new_log(manager, "t", 0, TopicConfig())
+    log.append_as_leader(batch(b"value"), 0)
+    clock.advance(10_000)
+    manager.housekeep()
+    assert log.recovery_point == 0
+    manager.update_topic_configs({"t": TopicConfig(flush_ms=5000)})
+    for end in (1, 2):
+        manager.housekeep()
+        assert log.recovery_point == end
+        log.append_as_leader(batch(b"value"), 0)
+        clock.advance(5000)
+
+
+def test_round_whose_work_failed_is_followed_by_another(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make()
+    quarantines = manager._quarantines
+    log = new_log(manager, "t", 0, TopicConfig(file_delete_delay_ms=0))
+    log.append_as_leader(batch(b"value"), 0)
+    log.roll()
+
+    def fail(*_: object) -> None:
+        raise ValueError("nobody foresaw it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(log.segments, "delete_due", fail)
+        manager.housekeep()
+    assert log.recovery_point == 1
+    assert quarantines.held()["maintenance"] == 1
+    manager.housekeep()
+    assert quarantines.held()["maintenance"] == 0
+
+
+@pytest.mark.parametrize("write", [None, "shortage"])
+def test_checkpoints_are_written_when_something_changed(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str | None
+) -> None:
+    manager = make(dirs=("a",), log_flush_offset_checkpoint_interval_ms="0")
+    log = new_log(manager, "t", 0, TopicConfig())
+    log.append_as_leader(batch(b"value"), 0)
+    marks = {TopicPartition("t", 0): 0}
+
+    def checkpoint() -> None:
+        manager.housekeep()
+        manager.save_high_watermarks(marks)
+
+    def files() -> dict[str, int]:
+        return {one.name: one.stat().st_ino for one in (tmp_path / "a").glob("*-checkpoint")}
+
+    checkpoint()
+    first = files()
+    checkpoint()
+    assert files() == first
+    marks[TopicPartition("t", 0)] = 1
+    log.flush()
+    if write is not None:
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoints, "write_atomically", _without_descriptors)
+            checkpoint()
+    checkpoint()
+    changed = {name for name, number in files().items() if first.get(name) != number}
+    assert changed == {checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS}
+    for name in changed:
+        assert checkpoints.read_offsets(str(tmp_path / "a" / name)) == {TopicPartition("t", 0): 1}
+
+
+def _without_descriptors(path: str, data: bytes) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)

@@ -478,17 +478,18 @@ class Disk:
         """Do nothing: log starts never move here."""
         assert not any(log.log_start_offset for log in logs)
 
-    async def write_high_watermarks(self, marks: dict[tuple[str, int], int]) -> None:
-        """Write the checkpoint, and flush."""
+    async def write_high_watermarks(self, marks: dict[tuple[str, int], int]) -> bool:
+        """Write the checkpoint, and flush; have that done each time."""
         try:
             self.trouble.open()
             self.trouble.write()
         except OSError as error:
             self._judge(error)
-            return
+            return False
         for key, mark in marks.items():
             log = self._logs.get(key)
             if log is not None:
                 with contextlib.suppress(KafkaError):
                     log.flush()
                 log.checkpoint = min(mark, log.log_end_offset)
+        return False

@@ -94,7 +94,11 @@ class Compactor:
         for directory in self._directories:
             if directory.failure is not None:
                 continue
-            logs = directory.logs()
+            logs = {
+                key: log for key, log in directory.logs().items() if self._may_be_compacted(log)
+            }
+            if not logs:
+                continue
             truncations = {key: log.segments.truncations for key, log in logs.items()}
             try:
                 firsts = directory.checkpoint(checkpoints.CLEANER_OFFSETS)
@@ -102,11 +106,10 @@ class Compactor:
                 directory.judge(error)
                 continue
             for key, log in logs.items():
-                if self._may_be_compacted(log):
-                    dirty = self._dirt(log, directory, firsts.get(key, 0), now_ms)
-                    if dirty is None or dirty.truncations != truncations[key]:
-                        continue  # what the checkpoint says may have been truncated since
-                    found.append(_Task(log, directory, dirty))
+                dirty = self._dirt(log, directory, firsts.get(key, 0), now_ms)
+                if dirty is None or dirty.truncations != truncations[key]:
+                    continue  # what the checkpoint says may have been truncated since
+                found.append(_Task(log, directory, dirty))
         return max(
             found, key=lambda task: (task.log not in self._retried, task.urgency), default=None
         )

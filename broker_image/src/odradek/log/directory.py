@@ -104,6 +104,8 @@ class Directory:
         self._futures: dict[TopicPartition, Log] = {}
         self._lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
+        # What this process wrote last into each checkpoint.
+        self._checkpointed: dict[str, Mapping[TopicPartition, int]] = {}
         self.start_offsets_lock = asyncio.Lock()
         self._cleaned_lock = threading.Lock()
 
@@ -228,7 +230,15 @@ class Directory:
         that waited writes nothing stale. Raises OSError.
         """
         with self._checkpoint_lock:
-            checkpoints.write_offsets(self.file(name), offsets())
+            self._replace_checkpoint(name, offsets())
+
+    def _replace_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write a checkpoint, unless it says all that already. The caller holds the lock."""
+        if self._checkpointed.get(name) != offsets:
+            # A write that fails may have happened all the same.
+            self._checkpointed.pop(name, None)
+            checkpoints.write_offsets(self.file(name), offsets)
+            self._checkpointed[name] = offsets
 
     def write_recovery_points(self) -> None:
         """Write the recovery point of each log."""
@@ -250,8 +260,8 @@ class Directory:
         with self._checkpoint_lock:
             logs = self.all_logs()
             found = [(key, log, log.start.begin_checkpoint()) for key, log in logs.items()]
-            checkpoints.write_offsets(
-                self.file(checkpoints.LOG_START_OFFSETS),
+            self._replace_checkpoint(
+                checkpoints.LOG_START_OFFSETS,
                 {key: offset for key, _, offset in found if offset > 0},
             )
             for _, log, offset in found:
@@ -261,8 +271,10 @@ class Directory:
         self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points)
         self._write_start_offsets()
 
-    def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write the high watermark of each log: that of `offsets`, or else the log's own."""
+    def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Write the high watermark of each log: that of `offsets`, or else the log's own. Return
+        whether the checkpoint has them.
+        """
         with self._judging():
             self._write_offsets(
                 checkpoints.HIGH_WATERMARKS,
@@ -273,6 +285,8 @@ class Directory:
                     for key, log in self.all_logs().items()
                 },
             )
+            return True
+        return False
 
     def note_cleaned(self, log: Log, end: int, truncations: int) -> None:
         """Write where the dirty part of a log begins now. Does nothing for a log that was deleted

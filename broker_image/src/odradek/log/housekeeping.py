@@ -1,6 +1,8 @@
 """Background work: fsync of rolled segments, retention, removal of files, checkpoints.
 
-One round does everything that is due. An error of one log, foreseen or not, leaves that log to the
+One round does everything that is due. Rounds come each second and look only at the logs that asked
+for it (`Log.needs_housekeeping`), so that many partitions at rest cost nothing. What is due once a
+minute or less often looks at all logs. An error of one log, foreseen or not, leaves that log to the
 next round, and the others go on. `stop` ends a round under way after the current log.
 Compaction is apart, in `compactor`.
 """
@@ -70,6 +72,13 @@ class Housekeeper:
         self._leaving: dict[str, _Leaving] = {}
         self._renames = threading.Lock()
         self._due: dict[str, float] = {}
+        # Logs that the next round looks at.
+        self._requested: set[Log] = set()
+
+    def request(self, log: Log) -> None:
+        """Have the next round look at a log, and those after it while `needs_housekeeping`."""
+        with self._lock:
+            self._requested.add(log)
 
     def doom(self, directory: Directory, path: str, after_ms: int = 0) -> None:
         """Schedule the removal of a folder."""
@@ -192,27 +201,41 @@ class Housekeeper:
     def _do_what_is_due(self) -> None:
         now = self._environment.monotonic()
         config = self._config
+        self._do_what_was_requested()
+        self._retry_renames()
+        self._remove_doomed(now)
+        if self._is_due("retention", now, config.log_retention_check_interval_ms / 1000):
+            self._each(self._logs(), Log.apply_retention)
+        if self._is_due("idle", now, _IDLE_INTERVAL_S):
+            self._each(self._logs(), Log.release_idle)
+        if self._is_due("expiry", now, _PRODUCER_EXPIRY_INTERVAL_S):
+            self._each(self._logs(), Log.expire_producers)
+        if self._is_due("checkpoint", now, config.log_flush_offset_checkpoint_interval_ms / 1000):
+            self._each_directory(Directory.write_recovery_points)
+        if self._is_due("start", now, config.log_flush_start_offset_checkpoint_interval_ms / 1000):
+            self._each_directory(Directory.write_start_offsets)
+
+    def _do_what_was_requested(self) -> None:
+        with self._lock:
+            requested, self._requested = self._requested, set()
+        # A future log asks again once it is the current one.
         logs = [
+            log for log in requested if log.failure is None and not log.closed and not log.is_future
+        ]
+        again: set[Log] = set()
+        for work in (truncation.finish, _flush_due, Log.delete_due):
+            again |= self._each(logs, work)
+        again.update(log for log in logs if log.needs_housekeeping)
+        with self._lock:
+            self._requested |= again
+
+    def _logs(self) -> list[Log]:
+        return [
             log
             for directory in self._directories
             for log in directory.logs().values()
             if log.failure is None and not log.closed
         ]
-        self._each(logs, truncation.finish)
-        self._each(logs, _flush_due)
-        self._each(logs, Log.delete_due)
-        self._retry_renames()
-        self._remove_doomed(now)
-        if self._is_due("retention", now, config.log_retention_check_interval_ms / 1000):
-            self._each(logs, Log.apply_retention)
-        if self._is_due("idle", now, _IDLE_INTERVAL_S):
-            self._each(logs, Log.release_idle)
-        if self._is_due("expiry", now, _PRODUCER_EXPIRY_INTERVAL_S):
-            self._each(logs, Log.expire_producers)
-        if self._is_due("checkpoint", now, config.log_flush_offset_checkpoint_interval_ms / 1000):
-            self._each_directory(Directory.write_recovery_points)
-        if self._is_due("start", now, config.log_flush_start_offset_checkpoint_interval_ms / 1000):
-            self._each_directory(Directory.write_start_offsets)
 
     def _each_directory(self, work: Callable[[Directory], object]) -> None:
         for directory in self._directories:
@@ -226,8 +249,12 @@ class Housekeeper:
         self._due[task] = now + interval_s
         return True
 
-    def _each(self, logs: Iterable[Log], work: Callable[[Log], object]) -> None:
-        """Apply `work` to each log. An error concerns that log only and was reported already."""
+    def _each(self, logs: Iterable[Log], work: Callable[[Log], object]) -> set[Log]:
+        """Apply `work` to each log; return those that an unexpected exception quarantined.
+
+        An error concerns that log only and was reported already.
+        """
+        quarantined: set[Log] = set()
         for log in logs:
             if self._stopping.is_set():
                 raise StoppedError
@@ -243,9 +270,11 @@ class Housekeeper:
                 )
             except Exception as error:
                 self._quarantines.put(Work.MAINTENANCE, _subject(log, work), error)
+                quarantined.add(log)
             else:
                 if self._quarantines.active:
                     self._quarantines.release(Work.MAINTENANCE, _subject(log, work))
+        return quarantined
 
     def _remove_doomed(self, now: float) -> None:
         with self._lock:

@@ -95,6 +95,7 @@ class LogManager:
             most_producers=config.partition_max_producer_ids,
             on_failure=lambda log, error: self._home_of(log).fail(error),
             on_truncate=lambda log: self._home_of(log).note_truncated(log),
+            request_housekeeping=lambda log: self._housekeeper.request(log),
         )
         self._directories = [
             Directory(os.path.abspath(path), on_dir_failure) for path in config.log_dirs
@@ -203,6 +204,7 @@ class LogManager:
             self._logs[key] = log, directory
             self._partitions.setdefault(key.topic, set()).add(key.partition)
             directory.add(key, log)
+        log.request_housekeeping()
 
     def _pop(self, key: TopicPartition) -> tuple[Log, Directory] | None:
         """Forget a log; the caller holds the lock."""
@@ -342,6 +344,7 @@ class LogManager:
         with self._lock:
             self._logs[key] = log, self._home_of(log)
         home.discard(key)
+        log.request_housekeeping()
         return Replacement(log, current, home)
 
     def finish_switch(self, key: TopicPartition, done: Replacement) -> None:
@@ -433,22 +436,30 @@ class LogManager:
         with self._lock:
             for topic, config in changed.items():
                 for partition in self._partitions.get(topic, ()):
-                    self._logs[TopicPartition(topic, partition)][0].config = config
-        for (topic, _), log in self.futures.all_logs().items():
+                    log, _ = self._logs[TopicPartition(topic, partition)]
+                    log.config = config
+                    log.request_housekeeping()
+        for (topic, _), future_log in self.futures.all_logs().items():
             if topic in changed:
-                log.config = changed[topic]
+                future_log.config = changed[topic]
 
     # -- background, failure, end ---------------------------------------------------------------
 
-    async def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> bool:
         """As `save_high_watermarks`, in a thread."""
-        await self.disk.run(self.save_high_watermarks, offsets)
+        return await self.disk.run(self.save_high_watermarks, offsets)
 
-    def save_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write the high watermark of every partition, each into its own directory."""
+    def save_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Write the high watermark of every partition, each into its own directory. Return whether
+        they need not be written again before one of them moves: those of future logs are not known.
+        """
+        written = not self.futures.all_logs()
         for directory in self._online():
+            is_written = False
             with self._quarantines.guard(Work.CHECKPOINT, f"{directory.path}: high watermarks"):
-                directory.write_high_watermarks(offsets)
+                is_written = directory.write_high_watermarks(offsets)
+            written = written and is_written
+        return written
 
     async def checkpoint_start_offsets(self, logs: Collection[Log]) -> None:
         """Make the log start offsets of these logs durable: see `Log.durable_log_start`, which says

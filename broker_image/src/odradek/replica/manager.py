@@ -83,6 +83,8 @@ class ReplicaManager:
         self.in_thread = logs.readers.run
         self.checkpoint_start_offsets = logs.checkpoint_start_offsets
         self._hosted = HostedPartitions(metadata)
+        # The partitions and their high watermarks that the checkpoints have.
+        self._checkpointed_marks: tuple[list[TopicPartition], list[int]] | None = None
         registrations = FollowerRegistrations(session)
         self.isr_writer = IsrWriter(
             session, self._hosted, registrations, clock_ms, self.quarantines
@@ -351,13 +353,14 @@ class ReplicaManager:
         return found
 
     async def checkpoint_high_watermarks(self) -> None:
-        """Write every high watermark to the checkpoint of its directory."""
-        await self._logs.write_high_watermarks(
-            {
-                key: partition.high_watermark
-                for key, partition in tuple(self._hosted.partitions.items())
-            }
-        )
+        """Write every high watermark to the checkpoint of its directory, if one has moved."""
+        partitions = self._hosted.partitions
+        # Lists compare faster than dictionaries are made.
+        marks = list(partitions), [one.high_watermark for one in partitions.values()]
+        if marks != self._checkpointed_marks:
+            self._checkpointed_marks = None
+            if await self._logs.write_high_watermarks(dict(zip(*marks, strict=True))):
+                self._checkpointed_marks = marks
 
     # --- background ---------------------------------------------------------------------------
 
@@ -378,8 +381,9 @@ class ReplicaManager:
 
     def check_in_sync_sets(self) -> None:
         """Remove followers that lag from the in-sync sets of the partitions that they lead."""
-        for key, partition in tuple(self._hosted.partitions.items()):
-            with self.quarantines.guard(Work.ISR_CHECK, key):
+        followed = [one for one in self._hosted.partitions.values() if one.followers]
+        for partition in followed:
+            with self.quarantines.guard(Work.ISR_CHECK, partition.key):
                 change = partition.propose_shrink()
                 if change is not None:
                     self.isr_writer.submit(change)

@@ -40,6 +40,7 @@ from odradek.log.records.incoming import Batches
 from odradek.log.segment import files
 from odradek.log.segment.index import MAX_RELATIVE_OFFSET
 from odradek.log.segment.segment import Segment, SegmentSettings
+from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import Buffer
 
@@ -57,6 +58,7 @@ class LogEnvironment:
     most_producers: int = MOST_PRODUCERS
     on_failure: Callable[["Log", OSError], None] = lambda log, error: None
     on_truncate: Callable[["Log"], None] = lambda log: None
+    request_housekeeping: Callable[["Log"], None] = lambda log: None
 
 
 class AppendInfo(NamedTuple):
@@ -421,6 +423,7 @@ class Log:
             self.producers.write_snapshot(self.directory)
             fresh = Segment(self.directory, base, self.segment_settings())
             self.segments.roll_to(fresh, self.preallocated_bytes)
+            self.request_housekeeping()
 
     @property
     def preallocated_bytes(self) -> int:
@@ -516,7 +519,10 @@ class Log:
 
         Their files are removed later.
         """
-        return old_segments.delete(self, only_hidden=only_hidden)
+        try:
+            return old_segments.delete(self, only_hidden=only_hidden)
+        finally:
+            self.request_housekeeping()
 
     @property
     def delete_at(self) -> float:
@@ -531,7 +537,10 @@ class Log:
         self, old: Sequence[Segment], copy: Segment, suffixes: tuple[str, str], truncations: int
     ) -> bool:
         """Replace compacted segments; see `SegmentList.replace`."""
-        return self.segments.replace(old, copy, suffixes, truncations, self.delete_at)
+        try:
+            return self.segments.replace(old, copy, suffixes, truncations, self.delete_at)
+        finally:
+            self.request_housekeeping()
 
     # -- leader epochs --------------------------------------------------------------------------
 
@@ -606,7 +615,24 @@ class Log:
         with self._append_lock, self.failures.guard():
             self.producers.write_snapshot(self.directory)
 
-    # -- idle, closing --------------------------------------------------------------------------
+    # -- housekeeping, closing ------------------------------------------------------------------
+
+    @property
+    def needs_housekeeping(self) -> bool:
+        """True while each round of housekeeping must look at the log: for the rest of a truncation,
+        rolled segments without fsync, flush.ms, or files of deleted segments.
+        """
+        return bool(
+            self.failures.unfinished
+            or self.segments.has_deleted
+            or self.has_unflushed_segments
+            or self.config.flush_ms < LONG_MAX
+        )
+
+    def request_housekeeping(self) -> None:
+        """Have the next rounds of housekeeping look at the log, if they must."""
+        if self.needs_housekeeping:
+            self.environment.request_housekeeping(self)
 
     def expire_producers(self) -> None:
         """Forget producers that were silent for the expiry time; log those of too many."""

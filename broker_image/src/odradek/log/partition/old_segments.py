@@ -10,6 +10,8 @@ from odradek.log.segment.segment import Segment
 
 def delete(log: LogParts, *, only_hidden: bool) -> int:
     """As `Log.apply_retention`. Raises KafkaError."""
+    if len(log.segments) == 1 and not log.segments.active.size:
+        return 0
     # Looking at old segments may read from the disk. Appends need not wait for that.
     with log.failures.guard():
         seen = log.segments[:]

@@ -51,3 +51,5 @@ class LogParts(Protocol):
     def reload_producers(self) -> None: ...  # noqa: D102
 
     def note_truncated(self) -> None: ...  # noqa: D102
+
+    def request_housekeeping(self) -> None: ...  # noqa: D102

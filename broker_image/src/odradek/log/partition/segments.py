@@ -197,6 +197,11 @@ class SegmentList(Sequence[Segment]):
 
     # -- deletion -------------------------------------------------------------------------------
 
+    @property
+    def has_deleted(self) -> bool:
+        """Return whether files of deleted segments are left. Needs no lock."""
+        return bool(self._deleted)
+
     def raise_log_start(self, offset: int) -> bool:
         """Hide the records below `offset`; return whether there were any."""
         if offset <= self.log_start_offset:
@@ -226,7 +231,7 @@ class SegmentList(Sequence[Segment]):
         """Remove the files whose delay is over. Takes the lock. Raises KafkaError."""
         self._failure.raise_if_unusable()
         if not self._deleted:
-            return  # most logs, in each round of housekeeping
+            return
         with self.append_lock, self._failure.guard():
             due = [segment for at, segment in self._deleted if at <= now]
             self._deleted = [entry for entry in self._deleted if entry[0] > now]

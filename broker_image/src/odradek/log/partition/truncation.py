@@ -87,6 +87,7 @@ def _carry_out(log: LogParts, steps: list[Callable[[], object]]) -> None:
                 del steps[0]
     except KafkaError:
         log.failures.unfinished = steps
+        log.request_housekeeping()
         raise
 
 

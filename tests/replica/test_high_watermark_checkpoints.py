@@ -1,0 +1,41 @@
+"""High watermarks are written when one of them has moved: most partitions may be at rest."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from odradek.log.partition import checkpoints
+from tests.support import logs
+from tests.support.replicas import KEY, Replicas
+
+
+async def test_checkpoint_is_written_again_once_a_mark_has_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "data" / checkpoints.HIGH_WATERMARKS
+
+    async def checkpoint() -> int:
+        await broker.manager.checkpoint_high_watermarks()
+        assert checkpoints.read_offsets(str(path)) == {KEY: partition.high_watermark}
+        return path.stat().st_ino
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async with Replicas(tmp_path) as broker:
+        await broker.take(leader=1, isr=(1,), replicas=(1,))
+        partition = broker.manager.partitions[KEY]
+        first = await checkpoint()
+        with monkeypatch.context() as patched:
+            patched.setattr(broker.logs, "write_high_watermarks", fail)
+            assert await checkpoint() == first, "nothing is asked of the logs"
+        partition.log.append_as_leader(logs.batch(b"a"), 0)
+        assert partition.advance_high_watermark()
+        with monkeypatch.context() as patched:
+            patched.setattr(checkpoints, "write_atomically", fail)
+            await broker.manager.checkpoint_high_watermarks()
+        assert await checkpoint() != first, "what failed is done later"
