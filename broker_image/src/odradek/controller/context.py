@@ -7,7 +7,6 @@ context and the actions. It merges the messages of one step into one request per
 """
 
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -25,11 +24,11 @@ from odradek.controller.events import (
     RemoveReassignments,
     RemoveTopic,
     StopReplicas,
-    UpdateMetadata,
     WatchStates,
     WriteAssignments,
     WriteStates,
 )
+from odradek.controller.metadata_batch import MetadataBatch
 from odradek.controller.replica_assignment import ReplicaAssignment
 from odradek.controller.states import PartitionPhase, ReplicaPhase
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
@@ -210,7 +209,7 @@ class Draft:
         self.failures = Editable(context.failures)
         self._creates: dict[TopicPartition, PartitionState] = {}
         self._updates: dict[TopicPartition, Leadership] = {}
-        self._metadata: dict[BrokerId, dict[TopicPartition, PartitionMetadata]] = {}
+        self._metadata = MetadataBatch()
         self._roles: dict[BrokerId, dict[TopicPartition, PartitionRole]] = {}
         self._stops: dict[tuple[BrokerId, bool], dict[TopicPartition, None]] = {}
         self._removed_reassignments: dict[TopicPartition, tuple[BrokerId, ...] | None] | None = None
@@ -361,13 +360,11 @@ class Draft:
         return partition in self._updates or partition in self._creates
 
     def add_update_metadata(
-        self, to: Iterable[BrokerId], partitions: Iterable[TopicPartition] = ()
+        self, to: Collection[BrokerId], partitions: Iterable[TopicPartition] = ()
     ) -> None:
         """Send brokers the live brokers, and the metadata of partitions that have a state."""
         known = [partition for partition in partitions if partition in self.leaderships]
-        described = {partition: self._describe(partition) for partition in known}
-        for broker_id in to:
-            self._metadata.setdefault(broker_id, {}).update(described)
+        self._metadata.add(to, {partition: self._describe(partition) for partition in known})
 
     def _describe(self, partition: TopicPartition) -> PartitionMetadata:
         leadership = self.leaderships[partition]
@@ -456,9 +453,9 @@ class Draft:
         # others first receive LeaderAndIsr, so that none tells clients that it leads too early.
         added = self.brokers.keys() - self.base.brokers.keys()
         actions: list[Action] = [
-            *self._metadata_messages(added),
+            *self._metadata.messages(added, self.brokers),
             *self._role_messages(),
-            *self._metadata_messages(self.brokers.keys() - added),
+            *self._metadata.messages(self.brokers.keys() - added, self.brokers),
         ]
         actions += [
             StopReplicas(broker_id, tuple(partitions), delete)
@@ -472,17 +469,6 @@ class Draft:
         if self._assignments:
             actions.append(WriteAssignments(self._assignments))
         return context, actions + self._last
-
-    def _metadata_messages(self, to_whom: AbstractSet[BrokerId]) -> Iterator[UpdateMetadata]:
-        """Yield one message per group of these brokers that receive the same partitions."""
-        live = tuple(self.brokers[broker_id] for broker_id in sorted(self.brokers))
-        alike: dict[tuple[TopicPartition, ...], list[BrokerId]] = {}
-        for broker_id, described in sorted(self._metadata.items()):
-            if broker_id in to_whom:
-                alike.setdefault(tuple(described), []).append(broker_id)
-        for partitions, to in alike.items():
-            described = self._metadata[to[0]]
-            yield UpdateMetadata(tuple(to), live, tuple(described[one] for one in partitions))
 
     def _role_messages(self) -> Iterator[LeaderAndIsr]:
         for broker_id, roles in sorted(self._roles.items()):
