@@ -90,6 +90,7 @@ chaos: .venv/.ready ## every test without samples; 200 faults under load, and a 
 
 simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller and replication, in virtual time
 	@$(PY) -m tests.simulator $(ARGS)
+	@$(PY) -m tests.simulator.large_cluster
 
 quickstart: ## a first look on this machine: no Kubernetes, no root (ARGS=--once: and end)
 	@bash examples/quickstart/local.sh $(ARGS)
