@@ -75,7 +75,10 @@ def controller(broker: Broker, zookeeper: Zookeeper) -> Broker:
     """Broker 1 as controller of itself and one topic."""
     broker.metadata.brokers[1] = BrokerInfo(1, {}, None)
     broker.metadata.topics[THERE] = {0: PartitionInfo(1, 0, (1,), (1,), ())}
-    office = SimpleNamespace(active=True, knows=(THERE, NEW).__contains__)
+    office = SimpleNamespace(
+        active=True, knows=(THERE, NEW).__contains__, created=[], topic_created=None
+    )
+    office.topic_created = office.created.append
     return dataclasses.replace(
         broker,
         session=zookeeper,  # type: ignore[arg-type]
@@ -140,6 +143,8 @@ async def test_outcomes_come_in_the_order_of_the_request(controller: Broker) -> 
         ErrorCode.TOPIC_ALREADY_EXISTS,
         ErrorCode.REQUEST_TIMED_OUT,
     ]
+    told: list[str] = controller.controller.created  # type: ignore[attr-defined]
+    assert told == ["one", "two"], "the controller need not look for them"
 
 
 async def test_of_two_names_that_collide_in_one_request_the_second_is_refused(

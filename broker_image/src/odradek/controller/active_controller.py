@@ -65,6 +65,10 @@ logger = logging.getLogger(__name__)
 FIRST_REBALANCE_SECONDS = 5.0
 # As often as Kafka looks for imbalance. A replica that fails each time costs four elections then.
 FAILED_REPLICAS_SECONDS = 300.0
+# Between two readings of the names of all topics, for each name, which takes some 5 us. So that it
+# does not take most of the time while others create topics one by one.
+LISTING_PAUSE_SECONDS = 50e-6
+LONGEST_LISTING_PAUSE_SECONDS = 1.0
 # Partitions of one call that are looked into without a pause.
 PARTITIONS_AT_ONCE = 1000
 
@@ -93,6 +97,9 @@ class ActiveController:
         self._queue = queue
         self._rebalance: asyncio.TimerHandle | None = None
         self._failed_replicas: asyncio.TimerHandle | None = None
+        self._listing: asyncio.TimerHandle | None = None
+        # When the names of all topics may be read again, on the clock of the event loop.
+        self._next_listing = 0.0
 
     async def start(self) -> None:
         """Read all state, send it to all brokers, and watch."""
@@ -118,6 +125,8 @@ class ActiveController:
             self._rebalance.cancel()
         if self._failed_replicas is not None:
             self._failed_replicas.cancel()
+        if self._listing is not None:
+            self._listing.cancel()
         await self.outbox.close()
 
     def _schedule_rebalance(self, seconds: float) -> None:
@@ -169,7 +178,9 @@ class ActiveController:
                 for event in broker_events(self.context, brokers):
                     await self.advance(event)
             case ZnodeChange.TOPICS:
-                await self._read_topics()
+                await self._list_topics()
+            case ZnodeChange.CREATED_TOPICS:
+                await self._change_topics(self._queue.take_created())
             case ZnodeChange.DELETIONS:
                 requested_deletions = await zk.read_deletions(watch)
                 if requested_deletions:
@@ -222,13 +233,30 @@ class ActiveController:
             logger.warning("failed to reassign %s: %s", partition, refusal.message)
         await self.advance(event)
 
-    async def _read_topics(self) -> None:
+    async def _list_topics(self) -> None:
+        """Compare the names of all topics with those that are known; not too often, if many."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._next_listing:
+            if self._listing is None:
+                self._listing = loop.call_at(self._next_listing, self._list_topics_later)
+            return
         names = set(await self._store.read_topic_names(self._queue.watch(ZnodeChange.TOPICS)))
+        pause_s = min(len(names) * LISTING_PAUSE_SECONDS, LONGEST_LISTING_PAUSE_SECONDS)
+        self._next_listing = loop.time() + pause_s
         known = self.context.topics.keys()
-        added = await self._read_assignments(sorted(names - known))
-        event = TopicsChanged(
-            added, frozenset(known - names), await self._store.read_unclean(added)
-        )
+        await self._change_topics(names - known, frozenset(known - names))
+
+    def _list_topics_later(self) -> None:
+        self._listing = None
+        self._queue.put(ZnodeChange.TOPICS)
+
+    async def _change_topics(
+        self, added: Iterable[str], removed: frozenset[str] = frozenset()
+    ) -> None:
+        """Read topics that are not known yet, and forget those that are gone."""
+        unknown = [one for one in sorted(added) if one not in self.context.topics]
+        found = await self._read_assignments(unknown)
+        event = TopicsChanged(found, removed, await self._store.read_unclean(found))
         if event.added or event.removed:
             await self.advance(event)
             # A topic's deletion may have been requested before the topic was read.

@@ -23,6 +23,7 @@ class ZnodeChange(enum.Enum):
 
     BROKERS = "brokers"
     TOPICS = "topics"
+    CREATED_TOPICS = "created-topics"  # those that `take_created` returns
     DELETIONS = "deletions"
     ISR_CHANGES = "isr-changes"
     LOG_DIR_EVENTS = "log-dir-events"
@@ -67,6 +68,7 @@ class EventQueue:
         self._queued: set[Item] = set()
         self._not_empty = asyncio.Event()
         self._states: set[TopicPartition] = set()
+        self._created: set[str] = set()
         self._watches: dict[Item, Callable[[WatchEvent], None]] = {}
 
     def __len__(self) -> int:
@@ -100,6 +102,16 @@ class EventQueue:
     def on_topic_change(self, event: WatchEvent) -> None:
         """Queue the topic whose znode changed."""
         self.put(TopicChange(event.path.rpartition("/")[2]))
+
+    def put_created(self, topic: str) -> None:
+        """Queue a topic that was just created and must be read."""
+        self._created.add(topic)
+        self.put(ZnodeChange.CREATED_TOPICS)
+
+    def take_created(self) -> set[str]:
+        """Remove and return the topics that were just created."""
+        taken, self._created = self._created, set()
+        return taken
 
     def put_states(self, partitions: Iterable[TopicPartition]) -> None:
         """Queue partitions whose states must be read again."""

@@ -197,6 +197,11 @@ class Controller:
         self._queue.put(ControllerCall(work, future))
         return await future
 
+    def topic_created(self, topic: str) -> None:
+        """Take a topic that this broker just created, without a look at the list of all."""
+        if self.active:
+            self._queue.put_created(topic)
+
     def topic_config_changed(self, topic: str) -> None:
         """Read the topic's unclean.leader.election.enable again."""
         if self.active:

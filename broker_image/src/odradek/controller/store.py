@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from odradek.controller import replica_assignment
+from odradek.controller import replica_assignment, state_writes
 from odradek.controller.controller_znode import ControllerLease
 from odradek.controller.events import (
     AssignmentsWritten,
@@ -26,6 +26,7 @@ from odradek.controller.events import (
     WriteStates,
 )
 from odradek.controller.replica_assignment import ReplicaAssignment
+from odradek.controller.state_writes import StateWrite
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk import znodes
 from odradek.zk.operations import Check, Create, Delete, Operation, SetData, TransactionFailedError
@@ -36,10 +37,9 @@ from odradek.zk.session import (
     NoNodeError,
     NotEmptyError,
     Session,
-    Stat,
     Watch,
 )
-from odradek.zk.znodes import PartitionState, TopicAssignment, ZnodeError
+from odradek.zk.znodes import TopicAssignment, ZnodeError
 
 logger = logging.getLogger(__name__)
 
@@ -187,17 +187,9 @@ class ControllerStore:
 
     async def write_states(self, wanted: WriteStates) -> StatesWritten:
         """Create and update states. Raise ControllerMovedError."""
-        topics = {znodes.partitions_path(one.topic): None for one in wanted.creates}
-        missing_parents = [
-            path
-            for path, stat in zip(
-                topics, await asyncio.gather(*map(self._session.exists, topics)), strict=True
-            )
-            if stat is None
-        ]
-        await asyncio.gather(*map(self._create_parent, missing_parents))
-        jobs: list[tuple[TopicPartition, PartitionState, int | None]] = [
-            *((one, state, None) for one, state in wanted.creates.items()),
+        jobs: list[StateWrite] = [
+            # A topic's first partition first: its write makes what the others are below.
+            *((one, state, None) for one, state in sorted(wanted.creates.items())),
             *((one, new.state, new.zk_version) for one, new in wanted.updates.items()),
         ]
         batches = [
@@ -215,6 +207,15 @@ class ControllerStore:
                 conflicts[partition] = outcome
         return StatesWritten(written, conflicts, frozenset(missing))
 
+    async def _create_parents(self, jobs: Sequence[StateWrite]) -> None:
+        """Create the znodes that hold the partitions of topics, where they are missing."""
+        paths = dict.fromkeys(
+            znodes.partitions_path(one.topic) for one, _, version in jobs if version is None
+        )
+        stats = await asyncio.gather(*map(self._session.exists, paths))
+        missing = [path for path, stat in zip(paths, stats, strict=True) if stat is None]
+        await asyncio.gather(*map(self._create_parent, missing))
+
     async def _create_parent(self, path: str) -> None:
         try:
             await self._commit_one(Create(path), NodeExistsError)
@@ -224,28 +225,40 @@ class ControllerStore:
             logger.info("failed to create %s: the topic was deleted", path)
 
     async def _write_batch(
-        self, jobs: Sequence[tuple[TopicPartition, PartitionState, int | None]]
-    ) -> list[tuple[tuple[TopicPartition, PartitionState, int | None], Leadership | None]]:
+        self, jobs: Sequence[StateWrite]
+    ) -> list[tuple[StateWrite, Leadership | None]]:
+        """Write states, as if nothing of new partitions existed: so it is, unless they are left
+        from another attempt.
+        """
+        operations = state_writes.operations(jobs)
         try:
-            operations = await self._operations(jobs)
-            results = await self._commit(operations)
+            return state_writes.outcomes(jobs, operations, await self._commit(operations))
         except (TransactionFailedError, ConnectionLoss):
-            if len(jobs) > 1:
-                alone = await asyncio.gather(*(self._write_batch([job]) for job in jobs))
-                return list(itertools.chain(*alone))
-            return [(jobs[0], await self._settle(jobs[0]))]
-        versions = {
-            operation.path: result.version if isinstance(result, Stat) else 0
-            for operation, result in zip(operations, results, strict=True)
-        }
-        return [
-            (job, Leadership(job[1], versions[znodes.state_path(job[0].topic, job[0].partition)]))
-            for job in jobs
-        ]
+            if all(version is not None for _, _, version in jobs):
+                return await self._write_each(jobs)
+            await self._create_parents(jobs)
+            return await self._write_beside_others(jobs)
 
-    async def _settle(
-        self, job: tuple[TopicPartition, PartitionState, int | None]
-    ) -> Leadership | None:
+    async def _write_beside_others(
+        self, jobs: Sequence[StateWrite]
+    ) -> list[tuple[StateWrite, Leadership | None]]:
+        """Write states, after a look at which partitions have a znode."""
+        try:
+            operations = await self._missing_operations(jobs)
+            return state_writes.outcomes(jobs, operations, await self._commit(operations))
+        except (TransactionFailedError, ConnectionLoss):
+            return await self._write_each(jobs)
+
+    async def _write_each(
+        self, jobs: Sequence[StateWrite]
+    ) -> list[tuple[StateWrite, Leadership | None]]:
+        """Write each state alone, after they failed together."""
+        if len(jobs) == 1:
+            return [(jobs[0], await self._settle(jobs[0]))]
+        alone = await asyncio.gather(*(self._write_beside_others([job]) for job in jobs))
+        return list(itertools.chain(*alone))
+
+    async def _settle(self, job: StateWrite) -> Leadership | None:
         """Return the present state after a single write failed or its answer was lost."""
         partition, _, version = job
         while True:
@@ -260,30 +273,20 @@ class ControllerStore:
                 return found  # somebody else's state, or ours whose answer was lost
             # The connection broke before the write: nothing changed, so retry.
             try:
-                await self._commit(await self._operations([job]))
+                await self._commit(await self._missing_operations([job]))
             except (TransactionFailedError, ConnectionLoss):
                 continue
 
-    async def _operations(
-        self, jobs: Sequence[tuple[TopicPartition, PartitionState, int | None]]
-    ) -> list[Operation]:
-        """Return the writes, and those of missing parents."""
+    async def _missing_operations(self, jobs: Sequence[StateWrite]) -> list[Operation]:
+        """Return the writes, and those of partitions' znodes that do not exist."""
         parents = [
             znodes.partition_path(partition.topic, partition.partition)
             for partition, _, version in jobs
             if version is None
         ]
         existing = await asyncio.gather(*map(self._session.exists, parents))
-        operations: list[Operation] = [
-            Create(path) for path, stat in zip(parents, existing, strict=True) if stat is None
-        ]
-        for partition, state, version in jobs:
-            path = znodes.state_path(partition.topic, partition.partition)
-            data = znodes.encode_state(state)
-            operations.append(
-                Create(path, data) if version is None else SetData(path, data, version)
-            )
-        return operations
+        missing = [path for path, stat in zip(parents, existing, strict=True) if stat is None]
+        return [*map(Create, missing), *map(state_writes.operation, jobs)]
 
     async def write_assignments(
         self, wanted: Mapping[TopicPartition, ReplicaAssignment]

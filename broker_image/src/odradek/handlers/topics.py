@@ -256,6 +256,7 @@ async def _create(
         await admin.apply_create_topic(
             broker.session, topic.name, TopicAssignment(replicas), entries
         )
+        broker.controller.topic_created(topic.name)
         logger.info("created topic %s with %d partitions", topic.name, len(replicas))
     return CreatableTopicResult(
         name=topic.name,

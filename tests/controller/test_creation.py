@@ -1,0 +1,97 @@
+"""Topics that this broker or others create: what the controller reads and writes for them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from odradek.zk import admin, znodes
+from odradek.zk.operations import Create
+from odradek.zk.session import Session
+from odradek.zk.znodes import TopicAssignment
+from tests.controller.conftest import BrokerController, Cluster, until
+from tests.controller.values import broker_ids
+
+MANY = 120  # partitions, whose states take several transactions
+
+
+def assignment(partitions: int) -> TopicAssignment:
+    return TopicAssignment({number: broker_ids(1) for number in range(partitions)})
+
+
+async def start(cluster: Cluster) -> BrokerController:
+    controller = await cluster.broker(1)
+    await until(lambda: controller.elections)  # it has read everything
+    return controller
+
+
+def put_off_listing(controller: BrokerController, until_s: float) -> None:
+    assert controller._controller is not None
+    controller._controller._next_listing = until_s
+
+
+async def test_own_topic_is_read_without_the_names_of_all(cluster: Cluster) -> None:
+    controller = await start(cluster)
+    put_off_listing(controller, math.inf)
+    await admin.apply_create_topic(controller.session, "foreign", assignment(1), {})
+    await admin.apply_create_topic(controller.session, "own", assignment(2), {})
+    controller.topic_created("own")
+    await until(lambda: len(cluster.roles(1)) == 2)
+    assert controller.knows("own")
+    assert not controller.knows("foreign")
+    controller.topic_created("own")
+    controller.topic_created("gone meanwhile")
+    put_off_listing(controller, 0)
+    await admin.apply_create_topic(controller.session, "later", assignment(1), {})
+    controller.topic_created("later")
+    await until(lambda: controller.knows("later"))
+    assert not controller.knows("gone meanwhile")
+
+
+async def test_names_of_all_topics_are_read_again_after_a_pause(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odradek.controller.active_controller.LISTING_PAUSE_SECONDS", 0.1)
+    controller = await start(cluster)
+    for number in range(3):
+        await admin.apply_create_topic(controller.session, f"t{number}", assignment(1), {})
+    await until(lambda: len(cluster.roles(1)) == 3)
+    await admin.apply_request_deletion(controller.session, "t1")
+    await until(lambda: not controller.knows("t1"))
+
+
+async def test_first_states_need_no_look_at_what_exists(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = await start(cluster)
+    looked_at: list[str] = []
+    exists = Session.exists
+
+    async def noting(session: Session, path: str, *more: object) -> object:
+        looked_at.append(path)
+        return await exists(session, path, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Session, "exists", noting)
+    await admin.apply_create_topic(controller.session, "t", assignment(MANY), {})
+    await until(lambda: len(cluster.roles(1)) == MANY)
+    await admin.apply_grow_topic(
+        controller.session, "t", {number: broker_ids(1) for number in range(MANY, 2 * MANY)}
+    )
+    await until(lambda: len(cluster.roles(1)) == 2 * MANY)
+    assert not [path for path in looked_at if path.startswith(znodes.TOPICS_PATH)]
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+async def test_first_states_are_written_beside_what_another_attempt_left(
+    cluster: Cluster, left: int
+) -> None:
+    controller = await start(cluster)
+    paths = [znodes.partitions_path("t"), *(znodes.partition_path("t", one) for one in (0, 70))]
+    await controller.session.multi(
+        [
+            *admin.create_topic("t", admin.with_new_id(assignment(MANY)), {}),
+            *map(Create, paths[: left + 1]),
+        ]
+    )
+    await until(lambda: len(cluster.roles(1)) == MANY)
