@@ -224,12 +224,19 @@ class Directory:
             return {}
 
     def _write_offsets(
-        self, name: str, offsets: Callable[[], Mapping[TopicPartition, int]]
+        self,
+        name: str,
+        offsets: Callable[[], Mapping[TopicPartition, int]],
+        *,
+        unchanged: bool = False,
     ) -> None:
         """Replace a checkpoint by what `offsets` returns once the lock is held, so that a caller
-        that waited writes nothing stale. Raises OSError.
+        that waited writes nothing stale. With `unchanged` it is written in any case. Raises
+        OSError.
         """
         with self._checkpoint_lock:
+            if unchanged:
+                self._checkpointed.pop(name, None)
             self._replace_checkpoint(name, offsets())
 
     def _replace_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -241,9 +248,11 @@ class Directory:
             self._checkpointed[name] = offsets
 
     def write_recovery_points(self) -> None:
-        """Write the recovery point of each log."""
+        """Write the recovery point of each log, changed or not: so a disk that has failed is found
+        out while nobody writes records.
+        """
         with self._judging():
-            self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points)
+            self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points, unchanged=True)
         self._forget()
 
     def _recovery_points(self) -> dict[TopicPartition, int]:
