@@ -1,4 +1,4 @@
-"""kazoo's client over TLS and with a login: what kazoo itself lacks for both.
+"""kazoo's client over TLS and with a login: what kazoo itself lacks for both. And it pipelines.
 
 kazoo would make a TLS context per connection from PEM files, and check no host name by default. It
 does not look at what OpenSSL has already decrypted before it waits for the socket. It reports that
@@ -46,6 +46,7 @@ from kazoo.retry import KazooRetry
 
 from odradek.zk import acls
 from odradek.zk.digest_md5 import DigestClient, DigestError
+from odradek.zk.pipelining import PipelinedConnection, PipelinedResult
 from odradek.zookeeper_settings import ZooKeeperLogin
 
 _NONCE_BYTES: Final = 16
@@ -116,7 +117,8 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             use_ssl=access.context is not None,
             **others,
         )
-        connection = self._connection
+        connection = PipelinedConnection(self, self._conn_retry.copy(), logger=self.logger)
+        self._connection = connection
         invoke = connection._invoke
 
         def invoke_and_note(timeout: float, request: Any, xid: int | None = None) -> Any:
@@ -227,6 +229,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     def __init__(self, client: Client) -> None:
         super().__init__()
         self._client = client
+
+    def async_result(self) -> PipelinedResult:
+        """Return a new result of a request."""
+        return PipelinedResult(self)
 
     def create_connection(
         self, address: tuple[str, int], hostname: str = "", timeout: float = 0, **_: Any

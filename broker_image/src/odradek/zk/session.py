@@ -1,9 +1,9 @@
 """A ZooKeeper session for asyncio, on top of kazoo.
 
-kazoo runs the connection in its own threads. A call queues a request with kazoo and awaits a
-future. kazoo's completion thread appends the answer to an inbox and wakes the loop once for all
-queued answers, so a thousand pipelined reads cost a few wake-ups. Watches and state changes come to
-the loop the same way.
+kazoo runs the connection in its own thread. A call queues a request with kazoo and awaits a future.
+The thread appends the answer to an inbox and wakes the loop once for all queued answers, so a
+thousand pipelined reads cost a few wake-ups. Watches and state changes come to the loop the same
+way.
 
 Reads are retried when the connection breaks. Writes are not: `ConnectionLoss` means that the
 outcome is unknown, and the caller has to check it. While the connection is down, calls wait. If the
@@ -46,6 +46,7 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import EventType, KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
+from odradek import slices
 from odradek.zk import acls, operations
 from odradek.zk.client import OPEN, Client, Handshake, LoginRequiredError, ZooKeeperAccess
 from odradek.zk.operations import ANY_VERSION, Operation
@@ -74,6 +75,8 @@ HEARTBEATS_PER_TIMEOUT = 3
 HEARTBEAT = (operations.Check("/", ANY_VERSION),)
 FIRST_RECONNECT_SECONDS = 0.05
 LONGEST_RECONNECT_SECONDS = 0.5
+# Of one pipeline, so that the event loop has other turns.
+READS_AT_ONCE = 1000
 
 
 class SessionState(enum.Enum):
@@ -261,16 +264,22 @@ class Session:
         self, paths: Iterable[str], watch: Watch | None = None
     ) -> dict[str, tuple[bytes, Stat]]:
         """Read many znodes in one pipeline; those that do not exist are left out."""
-
-        async def get_one(path: str) -> tuple[bytes, Stat] | None:
-            try:
-                return await self.get(path, watch)
-            except NoNodeError:
-                return None
-
-        wanted = list(paths)
-        found = await asyncio.gather(*map(get_one, wanted))
-        return {path: one for path, one in zip(wanted, found, strict=True) if one is not None}
+        found: dict[str, tuple[bytes, Stat]] = {}
+        watcher = self._watch(watch)
+        for few in slices.cut(paths, READS_AT_ONCE):
+            answers = await asyncio.gather(
+                *(self._call(_get(path, watcher)) for path in few), return_exceptions=True
+            )
+            for path, answer in zip(few, answers, strict=True):
+                with contextlib.suppress(NoNodeError):
+                    if isinstance(answer, ConnectionLoss):
+                        found[path] = await self.get(path, watch)
+                    elif isinstance(answer, BaseException):
+                        raise answer
+                    else:
+                        data, stat = answer
+                        found[path] = data or b"", _stat(stat)
+        return found
 
     async def sync(self) -> None:
         """Wait until the server has what the leader has: later reads see every earlier write."""
@@ -450,6 +459,10 @@ class Session:
 def _stop(client: Any) -> None:
     client.stop()
     client.close()
+
+
+def _get(path: str, watcher: _KazooWatch | None) -> Callable[[Any], Any]:
+    return lambda client: client.get_async(path, watcher)
 
 
 def _settle(future: asyncio.Future[Any], done: Any) -> None:

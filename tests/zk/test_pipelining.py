@@ -1,0 +1,159 @@
+"""Many requests of one connection to ZooKeeper, without a server: what is sent and read at once."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kazoo.exceptions import NoNodeError
+from kazoo.protocol.connection import ConnectionDropped
+from kazoo.protocol.states import KeeperState
+
+from odradek.zk.client import Client
+from odradek.zk.pipelining import REQUESTS_AT_ONCE, PipelinedConnection
+
+NO_NODE = -101
+SECONDS = 60.0
+
+
+class Wire:
+    """A client's connection that is open, and its other end."""
+
+    def __init__(self) -> None:
+        self.client = Client("127.0.0.1:1", 1)
+        self.client._state = KeeperState.CONNECTED
+        self.connection: PipelinedConnection = self.client._connection
+        near, self.far = socket.socketpair()
+        near.setblocking(False)
+        self.connection._socket = near
+        self.connection._xid = 0
+        self.wakes, self.connection._write_sock = socket.socketpair()
+        self.connection._read_sock = self.wakes
+
+    def ask(self, count: int) -> list[Any]:
+        """Queue reads; return their results."""
+        return [self.client.get_async(f"/{number}") for number in range(count)]
+
+    def send(self) -> None:
+        self.connection._send_request(SECONDS, SECONDS)
+
+    def read(self) -> None:
+        self.connection._read_socket(SECONDS)
+
+    def sent(self) -> list[int]:
+        """Return the numbers of the requests that came."""
+        received = self.far.recv(2**20)
+        found = []
+        while received:
+            size, xid = struct.unpack_from(">ii", received)
+            found.append(xid)
+            received = received[4 + size :]
+        return found
+
+    def close(self) -> None:
+        for one in (self.far, self.wakes, self.connection._socket, self.connection._write_sock):
+            one.close()
+
+
+def answer(xid: int) -> bytes:
+    """Return the answer that there is no such znode."""
+    return struct.pack(">iiqi", 16, xid, 1, NO_NODE)
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    made = Wire()
+    yield made
+    made.close()
+
+
+def test_requests_that_are_queued_go_out_in_one_write(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[int] = []
+    write = PipelinedConnection._write
+
+    def counted(connection: PipelinedConnection, message: bytes, timeout: float) -> None:
+        writes.append(len(message))
+        write(connection, message, timeout)
+
+    monkeypatch.setattr(PipelinedConnection, "_write", counted)
+    wire.ask(REQUESTS_AT_ONCE + 1)
+    wire.send()
+    assert len(writes) == 1
+    assert wire.sent() == list(range(1, REQUESTS_AT_ONCE + 1))
+    # The one that is left still wakes the connection.
+    assert len(wire.wakes.recv(10, socket.MSG_PEEK)) == 1
+    wire.send()
+    assert wire.sent() == [REQUESTS_AT_ONCE + 1]
+
+
+def test_answers_that_came_are_handled_in_one_turn_and_told_at_once(wire: Wire) -> None:
+    results = wire.ask(REQUESTS_AT_ONCE)
+    told: list[Any] = []
+    for result in results:
+        result.rawlink(told.append)
+    wire.send()
+    wire.far.sendall(b"".join(map(answer, wire.sent())))
+    wire.read()
+    assert told == results
+    assert all(isinstance(one.exception, NoNodeError) for one in results)
+
+
+def test_part_of_an_answer_waits_for_its_rest(wire: Wire) -> None:
+    one, two = wire.ask(2)
+    wire.send()
+    both = answer(1) + answer(2)
+    wire.far.sendall(both[:30])
+    wire.read()
+    assert (one.ready(), two.ready()) == (True, False)
+    wire.far.sendall(both[30:])
+    wire.read()
+    assert two.ready()
+
+
+def test_connection_that_ends_between_answers_is_noticed(wire: Wire) -> None:
+    wire.ask(1)
+    wire.send()
+    wire.far.sendall(answer(1)[:10])
+    wire.far.shutdown(socket.SHUT_WR)
+    with pytest.raises(ConnectionDropped):
+        wire.read()
+
+
+def test_next_connection_does_not_begin_with_the_rest_of_an_answer(wire: Wire) -> None:
+    wire.ask(1)
+    wire.send()
+    wire.far.sendall(answer(1) + b"rest")
+    wire.read()
+    assert wire.connection._received == b"rest"
+    with pytest.raises(ConnectionDropped):
+        wire.connection._connect("localhost", "127.0.0.1", 1)
+    assert not wire.connection._received
+
+
+def test_requests_of_a_write_that_failed_are_not_sent_again(wire: Wire) -> None:
+    # The server may have done those that were written whole.
+    wire.ask(3)
+    wire.far.close()
+    with pytest.raises(ConnectionDropped):
+        wire.send()
+    assert not wire.client._queue
+    assert len(wire.client._pending) == 3
+
+
+def test_callback_that_fails_does_not_end_the_connection(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = wire.ask(2)
+    one.rawlink(lambda _: 1 / 0)
+    wire.send()
+    wire.far.sendall(answer(1) + answer(2))
+    with caplog.at_level(logging.ERROR):
+        wire.read()
+    assert two.ready()
+    assert "failed to pass on an answer of ZooKeeper" in caplog.text
