@@ -103,9 +103,6 @@ class ActiveController:
 
     async def start(self) -> None:
         """Read all state, send it to all brokers, and watch."""
-        # The notifications announce states that are read below anyway.
-        await self._store.remove_notifications(znodes.LOG_DIR_EVENTS_PATH)
-        await self._store.remove_notifications(znodes.ISR_CHANGES_PATH)
         for event in await self._load():
             await self.advance(event)
         for change in (
@@ -149,9 +146,14 @@ class ActiveController:
 
     async def _load(self) -> list[ContextLoaded | BrokersChanged]:
         zk = self._store
-        brokers = await zk.read_brokers(self._queue.watch(ZnodeChange.BROKERS))
-        names = await zk.read_topic_names(self._queue.watch(ZnodeChange.TOPICS))
-        topics = await self._read_assignments(names)
+        brokers, (topics, unclean), deletions, _, _ = await asyncio.gather(
+            zk.read_brokers(self._queue.watch(ZnodeChange.BROKERS)),
+            self._read_all_topics(),
+            zk.read_deletions(self._queue.watch(ZnodeChange.DELETIONS)),
+            # They announce states that are read only afterwards.
+            zk.remove_notifications(znodes.LOG_DIR_EVENTS_PATH),
+            zk.remove_notifications(znodes.ISR_CHANGES_PATH),
+        )
         partitions = [
             TopicPartition(topic, number)
             for topic, assignment in topics.items()
@@ -162,11 +164,19 @@ class ActiveController:
             brokers=brokers,
             topics=topics,
             leaderships={one: leadership for one, (leadership, _) in states.items()},
-            unclean=await zk.read_unclean(topics),
-            deletions=await zk.read_deletions(self._queue.watch(ZnodeChange.DELETIONS)),
+            unclean=unclean,
+            deletions=deletions,
         )
         written = {one: zxid for one, (_, zxid) in states.items()}
         return load_events(loaded, written, self.lease.previous_election_zxid)
+
+    async def _read_all_topics(self) -> tuple[dict[str, znodes.TopicAssignment], dict[str, bool]]:
+        """Return the assignments of all topics, and what they say of unclean elections."""
+        names = await self._store.read_topic_names(self._queue.watch(ZnodeChange.TOPICS))
+        topics, unclean = await asyncio.gather(
+            self._read_assignments(names), self._store.read_unclean(names)
+        )
+        return topics, {topic: one for topic, one in unclean.items() if topic in topics}
 
     async def read(self, change: ZnodeChange) -> None:
         """Read znodes that changed, and watch them again."""

@@ -120,8 +120,9 @@ class ControllerStore:
     async def read_deletions(self, watch: Watch) -> frozenset[str]:
         """Return the topics to be deleted, from the znode's children and payload (row Z10)."""
         path = znodes.DELETE_TOPICS_PATH
-        names = await self._session.children(path, watch)
-        data, _ = await self._session.get(path, watch)
+        names, (data, _) = await asyncio.gather(
+            self._session.children(path, watch), self._session.get(path, watch)
+        )
         listed = _decoded(znodes.decode_delete_topics, path, data) or ()
         return frozenset(names) | frozenset(listed)
 

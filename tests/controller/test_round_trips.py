@@ -1,0 +1,137 @@
+"""How many times a new controller waits for ZooKeeper before it tells brokers anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, cast
+
+from odradek import config
+from odradek.controller.active_controller import ActiveController
+from odradek.controller.controller_znode import ControllerLease
+from odradek.controller.event_queue import EventQueue
+from odradek.controller.events import UpdateMetadata
+from odradek.controller.outbox import Outbox
+from odradek.controller.store import ControllerStore
+from odradek.values import BrokerId, ControllerEpoch
+from odradek.zk import znodes
+from odradek.zk.session import NoNodeError, Session, Stat
+from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
+from tests.controller.values import partition_state, topic_assignment
+
+STAT = Stat(0, 0, 1, 1, 0, 0, 0)
+# More turns of the event loop than a task takes until it waits for the session.
+TURNS = 50
+
+
+class RoundTrips:
+    """A session that answers reads of these znodes only once nobody asks anything more."""
+
+    def __init__(self, found: dict[str, bytes]) -> None:
+        self._znodes = found
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def count(self, work: Coroutine[Any, Any, None]) -> int:
+        """Do the work; return how many times it waited."""
+        task = asyncio.ensure_future(work)
+        waits = 0
+        while True:
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+            if task.done():
+                await task
+                return waits
+            waiting, self._waiting = self._waiting, []
+            assert waiting, "it waits for something else"
+            waits += 1
+            for one in waiting:
+                one.set_result(None)
+
+    async def _answer(self) -> None:
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(answer)
+        await answer
+
+    async def children(self, path: str, _: object = None) -> list[str]:
+        await self._answer()
+        below = [one.removeprefix(f"{path}/") for one in self._znodes if one.startswith(f"{path}/")]
+        return sorted({one.partition("/")[0] for one in below})
+
+    async def get(self, path: str, _: object = None) -> tuple[bytes, Stat]:
+        await self._answer()
+        if path not in self._znodes:
+            raise NoNodeError
+        return self._znodes[path], STAT
+
+    async def get_all(
+        self, paths: Iterable[str], _: object = None
+    ) -> dict[str, tuple[bytes, Stat]]:
+        wanted = list(paths)
+        if wanted:
+            await self._answer()
+        return {one: (self._znodes[one], STAT) for one in wanted if one in self._znodes}
+
+    async def multi(self, _: object) -> list[object]:
+        await self._answer()
+        return [True, True]
+
+
+class Messages:
+    """An outbox that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.sent: list[object] = []
+
+    def update_brokers(self, _: object) -> None:
+        """Do nothing: there are no channels."""
+
+    def send(self, message: object) -> None:
+        self.sent.append(message)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+def cluster() -> dict[str, bytes]:
+    """Return the znodes of two brokers, and of three topics with two partitions each."""
+    found = {
+        znodes.DELETE_TOPICS_PATH: b"",
+        f"{znodes.ISR_CHANGES_PATH}/isr_change_0": b"",
+        f"{znodes.LOG_DIR_EVENTS_PATH}/log_dir_event_0": b"",
+    }
+    for number in (1, 2):
+        endpoint = BrokerEndpoint("PLAINTEXT", "localhost", 9000 + number)
+        registration = BrokerRegistration(BrokerId(number), (endpoint,))
+        found[znodes.broker_path(number)] = znodes.encode_broker(registration)
+    state = znodes.encode_state(partition_state(1, 0, (1, 2), 1))
+    for topic in "abc":
+        assignment = topic_assignment({0: (1, 2), 1: (1, 2)})
+        found[znodes.topic_path(topic)] = znodes.encode_topic(assignment)
+        found |= {znodes.state_path(topic, number): state for number in (0, 1)}
+    return found
+
+
+async def test_new_controller_waits_three_times_whatever_the_cluster_has() -> None:
+    session = RoundTrips(cluster())
+    lease = ControllerLease(ControllerEpoch(1), 0)
+    values = {
+        "broker.id": "1",
+        "zookeeper.connect": "unused",
+        "auto.leader.rebalance.enable": "false",
+    }
+    outbox = Messages()
+    controller = ActiveController(
+        config.from_values(values)[0],
+        lease,
+        ControllerStore(cast(Session, session), lease),
+        cast(Outbox, outbox),
+        EventQueue(),
+    )
+    try:
+        # The names; what they stand for; the states of all partitions.
+        assert await session.count(controller.start()) == 3
+    finally:
+        await controller.stop()
+    [told] = [one for one in outbox.sent if isinstance(one, UpdateMetadata)]
+    assert len(told.partitions) == 6
+    assert told.to == (1, 2)
