@@ -8,7 +8,7 @@ context and the actions. It merges the messages of one step into one request per
 
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from odradek.controller import replica_assignment, states
 from odradek.controller.election import Available, Cause
@@ -40,19 +40,17 @@ V = TypeVar("V")
 # In place of a leader in UpdateMetadata: the partition is being deleted.
 LEADER_DURING_DELETE = BrokerId(-2)
 
-# The records of a replica in one of these phases do not count any more.
-DELETION_PHASES = frozenset(
-    {
-        ReplicaPhase.DELETION_STARTED,
-        ReplicaPhase.DELETION_SUCCESSFUL,
-        ReplicaPhase.DELETION_INELIGIBLE,
-    }
+# The records of a replica in one of these phases do not count any more. A tuple: hashing a member
+# of an enumeration takes longer than comparing it.
+DELETION_PHASES = (
+    ReplicaPhase.DELETION_STARTED,
+    ReplicaPhase.DELETION_SUCCESSFUL,
+    ReplicaPhase.DELETION_INELIGIBLE,
 )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Replica:
-    """One replica of a partition."""
+class Replica(NamedTuple):
+    """One replica of a partition. A tuple, as elections look thousands of them up."""
 
     partition: TopicPartition
     broker_id: BrokerId
@@ -151,18 +149,13 @@ def _being_reassigned(topics: Mapping[str, TopicAssignment]) -> Iterator[TopicPa
 
 
 class Editable(Generic[K, V]):
-    """A mapping that is copied at its first change."""
+    """A mapping that is copied at its first change; `current` is the present one."""
 
-    __slots__ = ("_base", "_own")
+    __slots__ = ("_own", "current")
 
     def __init__(self, base: Mapping[K, V]) -> None:
-        self._base = base
+        self.current = base
         self._own: dict[K, V] | None = None
-
-    @property
-    def current(self) -> Mapping[K, V]:
-        """Return the present mapping."""
-        return self._base if self._own is None else self._own
 
     def __getitem__(self, key: K) -> V:
         return self.current[key]
@@ -184,7 +177,7 @@ class Editable(Generic[K, V]):
     def edit(self) -> dict[K, V]:
         """Return a copy that may be changed."""
         if self._own is None:
-            self._own = dict(self._base)
+            self.current = self._own = dict(self.current)
         return self._own
 
 
@@ -224,8 +217,12 @@ class Draft:
 
     def kept_replicas(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
         """Return the assigned brokers whose replicas are not being deleted, preferred first."""
-        assigned = self.replicas_of(partition)
-        return tuple(one for one in assigned if not self.is_deleting(Replica(partition, one)))
+        phases = self.replicas.current
+        return tuple(
+            one
+            for one in self.replicas_of(partition)
+            if phases.get(Replica(partition, one)) not in DELETION_PHASES
+        )
 
     def is_deleting(self, replica: Replica) -> bool:
         """Return whether a replica is being deleted."""
