@@ -275,6 +275,33 @@ def spoil(directory: Path) -> None:
     log.mkdir()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (b"old", b"new", True),
+        (b"old", b"longer", True),
+        (None, b"new", False),
+        # What is left of the former content would say too much.
+        (b"longer", b"new", False),
+        # Only a part of it may be on the disk after a power failure.
+        (b"old", b"x" * 513, False),
+    ],
+)
+def test_only_small_files_that_do_not_shrink_are_overwritten_in_place(
+    tmp_path: Path, before: bytes | None, after: bytes, expected: bool
+) -> None:
+    path = tmp_path / "file"
+    if before is not None:
+        path.write_bytes(before)
+    inode = path.stat().st_ino if before is not None else None
+    assert files.overwrite(str(path), after) is expected
+    if expected:
+        assert path.read_bytes() == after
+        assert path.stat().st_ino == inode
+    else:
+        assert (path.read_bytes() if path.exists() else None) == before
+
+
 def test_atomic_writes_leave_the_old_file_when_they_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,8 +2,8 @@
 
 Followers ask for the end offset of an epoch to find where their log diverges from the leader's
 (KIP-101, KIP-279), instead of trusting the high watermark. The file is in Kafka's text format. It
-is rewritten at every change, made durable with the log's flush, and rebuilt from the batches (each
-carries its epoch) when it is missing or unreadable.
+is rewritten at every change, in place while it is small, made durable with the log's flush, and
+rebuilt from the batches (each carries its epoch) when it is missing or unreadable.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from itertools import pairwise, starmap
 from odradek.log.partition import checkpoints
 from odradek.log.records.batch import Header
 from odradek.log.records.incoming import Batches
-from odradek.log.segment.files import fsync_path, remove_if_there, write_atomically
+from odradek.log.segment.files import fsync_path, overwrite, remove_if_there, write_atomically
 
 FILE_NAME = "leader-epoch-checkpoint"
 UNDEFINED_EPOCH = -1
@@ -191,7 +191,10 @@ class EpochCache:
                 assert _rises(*entries[:2]), entries
                 assert _rises(*entries[-2:]), entries
             self._unwritten = True
-            write_atomically(self.path, checkpoints.format_epochs(entries), durable=False)
+            data = checkpoints.format_epochs(entries)
+            # A broker that becomes leader of many partitions writes as many files.
+            if not overwrite(self.path, data):
+                write_atomically(self.path, data, durable=False)
             self._unwritten = False
             self._unsynced = True
 
