@@ -60,9 +60,14 @@ def led_by_another(
     )
 
 
-async def write(brokers: Sequence[Broker], topic: str, partition: int) -> float:
+async def write(
+    brokers: Sequence[Broker],
+    topic: str,
+    partition: int,
+    pause_s: float = side_by_side.PAUSE_SECONDS,
+) -> float:
     """Write a record to whom one of the brokers names as leader, until it is acknowledged; the time
-    on the performance counter then.
+    on the performance counter then. The next broker is asked after a pause.
     """
     batch = records.make([(None, b"record")], time.time_ns() // 1_000_000)
     produced = PartitionProduceData(index=partition, records=batch)
@@ -83,7 +88,7 @@ async def write(brokers: Sequence[Broker], topic: str, partition: int) -> float:
                         answer = await clients[one.leader_id].call(request, 8, LIMIT_MS)
                         if answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE:
                             return time.perf_counter()
-                await asyncio.sleep(side_by_side.PAUSE_SECONDS)
+                await asyncio.sleep(pause_s)
     finally:
         for client in clients.values():
             await client.close()

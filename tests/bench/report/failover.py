@@ -17,19 +17,18 @@ from typing import Final
 
 from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from odradek.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreateTopicsRequest,
 )
-from tests.bench.bench_controller import leaders
 from tests.bench.bench_replication import led_by_another, write
 from tests.bench.report.bench import Bench, Case, brokers_of, delete_topic, topic
 from tests.bench.report.results import What
 from tests.bench.report.systems import KRaftCluster, Running
 from tests.bench.side_by_side import (
     LIMIT_SECONDS,
-    PAUSE_SECONDS,
     Death,
     all_in_sync,
     controller_of,
@@ -55,6 +54,9 @@ PARTITIONS: Final = 300
 # Each kill takes half a minute, with the restart.
 ROUNDS: Final = 3
 CREATE_VERSION: Final = 4
+METADATA_VERSION: Final = 5
+# Between two looks at what is awaited. A look takes less than a millisecond of a broker.
+POLL_SECONDS: Final = 0.005
 LIMIT_MS: Final = int(LIMIT_SECONDS * 1000)
 # KRaft may notice a death before the time-out that counts, and there is no ratio to nothing.
 LEAST_MS: Final = 1.0
@@ -121,7 +123,7 @@ def leader() -> Case:
             asyncio.run(write([dying], made, partition))
             left = [one for one in brokers_of(running) if one is not dying]
             with killed(bench, name, dying) as death:
-                acknowledged = asyncio.run(write(left, made, partition))
+                acknowledged = asyncio.run(write(left, made, partition, POLL_SECONDS))
         _note(bench, name, "leader killed, to the next record with acks=all", death, acknowledged)
 
     return Case("leader failover", measure, quick=False, rounds=ROUNDS)
@@ -137,19 +139,18 @@ def controller() -> Case:
             left = [one for one in brokers_of(running) if one is not dying]
             made = bench.new_name()
             with killed(bench, name, dying) as death:
-                asyncio.run(create(left, made))
-                led = wait_for(
-                    lambda: all(leaders(one, made) == [left[0].broker_id] for one in left),
-                    f"brokers know {made}",
-                )
+                led = asyncio.run(create(left, made))
             delete_topic(running.bootstrap, made)
         _note(bench, name, "controller killed, to the next new topic", death, led)
 
     return Case("controller failover", measure, quick=False, rounds=ROUNDS)
 
 
-async def create(brokers: Sequence[Broker], name: str) -> None:
-    """Create a topic of one partition on these brokers, through whichever of them can."""
+async def create(brokers: Sequence[Broker], name: str) -> float:
+    """Create a topic of one partition on these brokers, through whichever of them can.
+
+    Return the time on the performance counter at which all of them know its leader.
+    """
     placed = CreatableReplicaAssignment(
         partition_index=0, broker_ids=[one.broker_id for one in brokers]
     )
@@ -160,16 +161,30 @@ async def create(brokers: Sequence[Broker], name: str) -> None:
     asked = [PeerClient("127.0.0.1", one.port, "bench") for one in brokers]
     try:
         async with asyncio.timeout(LIMIT_SECONDS):
-            while True:
-                for client in asked:
-                    answer = await client.call(request, CREATE_VERSION, LIMIT_MS)
-                    # An earlier try may have been without an answer, but not in vain.
-                    if answer.topics[0].error_code in {
-                        ErrorCode.NONE,
-                        ErrorCode.TOPIC_ALREADY_EXISTS,
-                    }:
-                        return
-                await asyncio.sleep(PAUSE_SECONDS)
+            while not await _created(asked, request):
+                await asyncio.sleep(POLL_SECONDS)
+            for client in asked:
+                while await _leader(client, name) != brokers[0].broker_id:
+                    await asyncio.sleep(POLL_SECONDS)
+            return time.perf_counter()
     finally:
         for client in asked:
             await client.close()
+
+
+async def _created(asked: Sequence[PeerClient], request: CreateTopicsRequest) -> bool:
+    """Ask each broker to create a topic until one has; return whether one has."""
+    for client in asked:
+        answer = await client.call(request, CREATE_VERSION, LIMIT_MS)
+        # An earlier try may have been without an answer, but not in vain.
+        if answer.topics[0].error_code in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
+            return True
+    return False
+
+
+async def _leader(client: PeerClient, name: str) -> int | None:
+    """Return the leader of a topic's only partition, None as long as the broker knows no topic."""
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+    answer = await client.call(request, METADATA_VERSION, LIMIT_MS)
+    partitions = answer.topics[0].partitions
+    return partitions[0].leader_id if partitions else None
