@@ -234,11 +234,8 @@ def end_to_end(megabytes_per_second: int, quick: bool) -> Case:
     goal = 0.3 if megabytes_per_second >= 10 else None
     section = "End to end, records of 10 kB by librdkafka, acks=all, one broker"
 
-    def measure(bench: Bench, name: str) -> None:
-        with topic(bench, name, 1) as made:
-            found = latency.measure(
-                bench.systems[name].bootstrap, made, megabytes_per_second, 2 * bench.volume.seconds
-            )
+    def note(bench: Bench, name: str, bootstrap: str, made: str) -> None:
+        found = latency.measure(bootstrap, made, megabytes_per_second)
         for percentile, value in zip(latency.PERCENTILES, found, strict=True):
             wanted = goal if percentile > 90 else None
             what = What(
@@ -246,7 +243,15 @@ def end_to_end(megabytes_per_second: int, quick: bool) -> Case:
             )
             bench.results.note(what, name, value)
 
-    return Case(f"latency at {megabytes_per_second} MB/s", measure, quick)
+    def measure(bench: Bench, name: str) -> None:
+        with topic(bench, name, 1) as made:
+            note(bench, name, bench.systems[name].bootstrap, made)
+
+    def limit(bench: Bench) -> None:
+        with Floor("pass") as floor:
+            note(bench, LIMIT, floor.bootstrap, bench.new_name())
+
+    return Case(f"latency at {megabytes_per_second} MB/s", measure, quick, limit)
 
 
 def start_up() -> Case:

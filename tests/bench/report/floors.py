@@ -3,12 +3,15 @@
     python -m tests.bench.report.floors write FILE     receive, CRC-32C, pwrite
     python -m tests.bench.report.floors send FILE      sendfile
     python -m tests.bench.report.floors hollow BYTES   a broker that keeps nothing
+    python -m tests.bench.report.floors pass           a broker that passes records on
 
 Each prints its port and serves until it is killed. `write` takes frames of batches of
 `BATCH_BYTES`, checks and writes each batch, and answers each frame with four bytes. `send` answers
 each frame with `SENT_BYTES` of the file. `hollow` acknowledges what producers send and drops it,
 and serves consumers one batch of records of BYTES bytes over and over; it has one broker, and every
-topic that it is asked for.
+topic that it is asked for. `pass` is the same broker with one partition whose records it does pass
+on: who sends a batch has its thread send the batch to all fetches that wait, without a look at the
+records. It keeps the last `KEPT_BATCHES`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,7 +102,11 @@ MEMBER: Final = "member"
 # So far nobody consumes.
 ENDLESS: Final = 1 << 40
 _SIZE: Final = struct.Struct(">i")
+KEPT_BATCHES: Final = 256
 _OFFSET: Final = struct.Struct(">q")
+# Where a batch says how many records follow its first.
+_LAST_DELTA: Final = struct.Struct(">i")
+_LAST_DELTA_AT: Final = 23
 # The newest versions that `hollow` speaks; newer ones would name topics by id.
 SPOKEN: Final = {
     ApiKey.PRODUCE: (3, 8),
@@ -216,6 +226,9 @@ class _Hollow:
         self._batch = records.make(values, time.time_ns() // 1_000_000)
         self._records_per_batch = count
         self._served: dict[int, bytearray] = {}
+        self._sending = threading.Lock()
+        # Correlation id and version of the request that is being answered.
+        self._asked = (0, 0)
         self._answers: dict[type, Callable[[Any, int], object]] = {
             ApiVersionsRequest: self._api_versions,
             MetadataRequest: self._metadata,
@@ -242,20 +255,23 @@ class _Hollow:
                 request: Any = ApiVersionsRequest()
             else:
                 request, _ = codec.decode(api.request, version, frame, position)
+            self._asked = header.correlation_id, version
             answer = self._answers[api.request](request, header.api_version)
-            start = headers.encode_response_header(api, version, header.correlation_id)
-            parts = codec.encode_parts(answer, version)
-            size = len(start) + total_length(parts)
-            self._send_all([_SIZE.pack(size) + start, *parts])
+            if answer is not None:
+                self._send(api.key, header.correlation_id, version, answer)
 
-    def _send_all(self, parts: list[Any]) -> None:
-        views = [memoryview(one) for one in parts]
-        while views:
-            sent = self._sock.sendmsg(views)
-            while views and sent >= len(views[0]):
-                sent -= len(views.pop(0))
-            if sent:
-                views[0] = views[0][sent:]
+    def _send(self, key: ApiKey, correlation_id: int, version: int, answer: object) -> None:
+        start = headers.encode_response_header(APIS[key], version, correlation_id)
+        parts: list[Any] = codec.encode_parts(answer, version)
+        size = len(start) + total_length(parts)
+        views = [memoryview(one) for one in (_SIZE.pack(size) + start, *parts)]
+        with self._sending:
+            while views:
+                sent = self._sock.sendmsg(views)
+                while views and sent >= len(views[0]):
+                    sent -= len(views.pop(0))
+                if sent:
+                    views[0] = views[0][sent:]
 
     def _api_versions(self, _: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
         unsupported = 35 if version > SPOKEN[ApiKey.API_VERSIONS][1] else 0
@@ -296,7 +312,7 @@ class _Hollow:
             ]
         )
 
-    def _fetch(self, request: FetchRequest, _: int) -> FetchResponse:
+    def _fetch(self, request: FetchRequest, _: int) -> FetchResponse | None:
         return FetchResponse(
             responses=[
                 FetchableTopicResponse(
@@ -314,7 +330,7 @@ class _Hollow:
             ]
         )
 
-    def _records(self, partition: int, offset: int) -> bytearray:
+    def _records(self, partition: int, offset: int) -> bytes | bytearray:
         count = SENT_BYTES // len(self._batch)
         served = self._served.setdefault(partition, bytearray(self._batch * count))
         first = offset - offset % self._records_per_batch
@@ -382,6 +398,68 @@ class _Hollow:
         )
 
 
+@dataclass(slots=True)
+class _Passed:
+    """The partition of `pass`: its last batches by their ends, and what answers who waits."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    end: int = 0
+    batches: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=KEPT_BATCHES))
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+
+    def append(self, sent: memoryview) -> None:
+        """Keep a copy of a batch, at the end."""
+        batch = bytearray(sent)
+        _OFFSET.pack_into(batch, 0, self.end)
+        self.end += _LAST_DELTA.unpack_from(batch, _LAST_DELTA_AT)[0] + 1
+        self.batches.append((self.end, bytes(batch)))
+
+    def read(self, offset: int) -> bytes:
+        """Return what is kept of the batches from an offset on."""
+        found: list[bytes] = []
+        for end, batch in reversed(self.batches):
+            if end <= offset:
+                break
+            found.append(batch)
+        return b"".join(reversed(found))
+
+
+class _Passing(_Hollow):
+    """Answers requests of one connection to `pass`."""
+
+    def __init__(self, sock: socket.socket, port: int, passed: _Passed) -> None:
+        super().__init__(sock, port, 0)
+        self._passed = passed
+
+    def _produce(self, request: ProduceRequest, version: int) -> ProduceResponse:
+        with self._passed.lock:
+            for topic in request.topic_data:
+                for one in topic.partition_data:
+                    assert isinstance(one.records, memoryview)
+                    self._passed.append(one.records)
+            waiting, self._passed.waiting = self._passed.waiting, []
+        for answer in waiting:
+            answer()
+        return super()._produce(request, version)
+
+    def _fetch(self, request: FetchRequest, version: int) -> FetchResponse | None:
+        offsets = [one.fetch_offset for topic in request.topics for one in topic.partitions]
+        with self._passed.lock:
+            if all(offset >= self._passed.end for offset in offsets):
+                self._passed.waiting.append(partial(self._answer, request, *self._asked))
+                return None
+        return super()._fetch(request, version)
+
+    def _answer(self, request: FetchRequest, correlation_id: int, version: int) -> None:
+        """Answer a fetch that waited; its client may be gone."""
+        with contextlib.suppress(OSError):
+            self._send(ApiKey.FETCH, correlation_id, version, super()._fetch(request, version))
+
+    def _records(self, partition: int, offset: int) -> bytes:
+        with self._passed.lock:
+            return self._passed.read(offset)
+
+
 def _serve(listener: socket.socket, work: Callable[[socket.socket], None]) -> None:
     while True:
         sock, _ = listener.accept()
@@ -394,8 +472,9 @@ def _serve(listener: socket.socket, work: Callable[[socket.socket], None]) -> No
         threading.Thread(target=served, daemon=True).start()
 
 
-def main(mode: str, argument: str) -> None:
+def main(mode: str, argument: str = "") -> None:
     """Serve; print the port first."""
+    passed = _Passed()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         print(port, flush=True)
@@ -403,9 +482,10 @@ def main(mode: str, argument: str) -> None:
             "write": lambda sock: _write(sock, Path(argument)),
             "send": lambda sock: _send(sock, Path(argument)),
             "hollow": lambda sock: _Hollow(sock, port, int(argument)).serve(),
+            "pass": lambda sock: _Passing(sock, port, passed).serve(),
         }
         _serve(listener, works[mode])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

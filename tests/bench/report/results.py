@@ -81,6 +81,14 @@ def verdict(what: What, by_system: Mapping[str, Sequence[float]]) -> str:
     return "met" if met else "missed"
 
 
+def is_within_reach(what: What, by_system: Mapping[str, Sequence[float]]) -> bool:
+    """Return whether a server that does the least would meet the goal; True if none was measured.
+
+    Otherwise the client takes so long by itself.
+    """
+    return LIMIT not in by_system or verdict(what, {**by_system, OURS: by_system[LIMIT]}) == "met"
+
+
 def against(by_system: Mapping[str, Sequence[float]], other: str) -> Ratio:
     """Return the ratio of this broker to another system in the rounds that both have."""
     rounds = min(len(by_system[OURS]), len(by_system[other]))
@@ -112,7 +120,8 @@ def _goal(what: What, by: Mapping[str, Sequence[float]]) -> str:
         asked.append(f"{'at most' if what.less else 'at least'} {what.goal:g}")
     if what.share is not None:
         asked.append(f"{what.share:g} of the limit")
-    return f"{' or '.join(asked)}: **{verdict(what, by)}**" if asked else ""
+    reached = "" if is_within_reach(what, by) else ", by the limit too"
+    return f"{' or '.join(asked)}: **{verdict(what, by)}**{reached}" if asked else ""
 
 
 def _figure(value: float) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.report import catalogue, connections, idle, interpreter
+from tests.bench.report import cases, catalogue, connections, failover, idle, interpreter, latency
 from tests.bench.report.__main__ import QUICK, main
 from tests.bench.report.bench import Bench, Case
 from tests.bench.report.catalogue import Group
-from tests.bench.report.results import Results
+from tests.bench.report.results import LIMIT, Results
 from tests.bench.report.systems import OURS, Launcher
 from tests.support.broker import Cluster
 
@@ -101,3 +101,24 @@ def test_idle_partitions_are_measured(bench: Bench) -> None:
         for one in ("their creation", "broker's processor time", "broker's memory")
     }
     assert all(value > 0 for value in figures.values()), figures
+
+
+def test_latency_is_measured_beside_that_of_a_server_which_does_the_least(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latency, "SECONDS", 0.5)
+    case = cases.end_to_end(1, quick=True)
+    assert case.limit is not None
+    case.limit(bench)
+    case.measure(bench, OURS)
+    assert len(bench.results.found) == len(latency.PERCENTILES)
+    for by_system in bench.results.found.values():
+        assert by_system.keys() == {LIMIT, OURS}
+        assert all(value > 0 for values in by_system.values() for value in values)
+
+
+async def test_topic_is_created_through_the_broker_that_can(bench: Bench) -> None:
+    brokers = list(bench.systems[OURS].brokers.values())
+    await failover.create(brokers, "made")
+    # It is there already, as after a try without an answer.
+    await failover.create(brokers, "made")

@@ -52,6 +52,18 @@ def test_tables_have_medians_ratios_and_their_ranges() -> None:
     assert results.missed() == []
 
 
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [(29, "at most 0.3: **missed** |"), (31, "at most 0.3: **missed**, by the limit too |")],
+)
+def test_goal_that_no_server_reaches_is_said_to_be_one(limit: float, expected: str) -> None:
+    results = Results()
+    what = What("Latency", "p99", "ms", 0.3, less=True)
+    for system, values in figures(40, 100, 100, limit=limit).items():
+        results.note(what, system, values[0])
+    assert expected in "\n".join(results.sections())
+
+
 def test_missed_goals_are_listed() -> None:
     results = Results()
     for system, values in figures(1, 1, 1).items():
