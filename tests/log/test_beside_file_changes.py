@@ -112,7 +112,7 @@ def test_files_of_old_segments_go_though_there_is_no_descriptor(
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr("odradek.log.partition.epochs.overwrite", refuse)
+        patched.setattr("odradek.log.partition.epochs.write_in_place", refuse)
         patched.setattr("odradek.log.partition.epochs.write_atomically", refuse)
         with pytest.raises(KafkaError):
             log.apply_retention()

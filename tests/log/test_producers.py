@@ -205,7 +205,7 @@ def test_follower_without_descriptors_knows_the_producers_of_what_it_wrote(
         raise OSError(errno.EMFILE, "no descriptor is left", path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(epochs, "overwrite", no_descriptor)
+        patched.setattr(epochs, "write_in_place", no_descriptor)
         patched.setattr(epochs, "write_atomically", no_descriptor)
         with pytest.raises(KafkaError):
             log.append_as_follower(copied)
@@ -231,7 +231,7 @@ def test_epoch_that_cannot_be_written_is_not_assigned(
 
     send(log, 0)
     with monkeypatch.context() as patched:
-        patched.setattr(epochs, "overwrite", no_descriptor)
+        patched.setattr(epochs, "write_in_place", no_descriptor)
         patched.setattr(epochs, "write_atomically", no_descriptor)
         with pytest.raises(KafkaError):
             log.assign_epoch(4)

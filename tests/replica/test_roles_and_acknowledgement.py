@@ -435,7 +435,7 @@ async def test_role_is_taken_whole_or_not_at_all(
         former_epoch = 3
     broker.session.generation += 1
     with monkeypatch.context() as patched:
-        patched.setattr(epochs, "overwrite", no_descriptor)
+        patched.setattr(epochs, "write_in_place", no_descriptor)
         patched.setattr(epochs, "write_atomically", no_descriptor)
         refused = await broker.take(leader=1, isr=(1, 2), replicas=(1, 2), epoch=4)
     assert refused == (ErrorCode.NONE, {KEY: ErrorCode.KAFKA_STORAGE_ERROR})

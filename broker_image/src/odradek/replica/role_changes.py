@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Each may write the leader epochs of its log: in half a millisecond for a new file or a large one.
+# Each may write the leader epochs of its log: in half a millisecond on a disk that is not busy.
 ROLES_PER_SLICE = 10
 # The logs of so many are made together: objects of more would keep the garbage collector long.
 ROLES_AT_ONCE = 200

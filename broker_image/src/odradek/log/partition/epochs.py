@@ -15,7 +15,7 @@ from itertools import pairwise, starmap
 from odradek.log.partition import checkpoints
 from odradek.log.records.batch import Header
 from odradek.log.records.incoming import Batches
-from odradek.log.segment.files import fsync_path, overwrite, remove_if_there, write_atomically
+from odradek.log.segment.files import fsync_path, remove_if_there, write_atomically, write_in_place
 
 FILE_NAME = "leader-epoch-checkpoint"
 UNDEFINED_EPOCH = -1
@@ -193,7 +193,7 @@ class EpochCache:
             self._unwritten = True
             data = checkpoints.format_epochs(entries)
             # A broker that becomes leader of many partitions writes as many files.
-            if not overwrite(self.path, data):
+            if not write_in_place(self.path, data):
                 write_atomically(self.path, data, durable=False)
             self._unwritten = False
             self._unsynced = True

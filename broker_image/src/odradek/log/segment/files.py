@@ -354,19 +354,16 @@ def write_atomically(path: str, data: bytes, *, durable: bool = True) -> None:
         fsync_path(os.path.dirname(path))
 
 
-def overwrite(path: str, data: bytes) -> bool:
-    """Replace all of a small file in place, if it exists and is no longer than the data.
+def write_in_place(path: str, data: bytes) -> bool:
+    """Make a small file, or replace all of one that is no longer than the data.
 
-    Return whether it was replaced. That costs a fiftieth of a rename. Up to the size of a sector
-    either content may be found after a power failure, or one with the length of the other: only
-    for files that are checked when read and can be rebuilt.
+    Return whether that was done. It costs a fraction of a rename, of one over a file a fiftieth. Up
+    to the size of a sector either content may be found after a power failure, or one with the
+    length of the other: only for files that are checked when read and can be rebuilt.
     """
     if len(data) > _SECTOR_BYTES:
         return False
-    try:
-        fd = open_file(path, os.O_WRONLY)
-    except FileNotFoundError:
-        return False
+    fd = open_file(path, os.O_WRONLY | os.O_CREAT)
     try:
         if os.fstat(fd).st_size > len(data):
             return False
