@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 from click.testing import CliRunner, Result
 
+from odradek.log.partition import checkpoints
 from odradek.log.records import batch as batches
 from odradek.log.segment import batch_file
 from odradek.tools import leader_epochs, log_dump, log_repair
@@ -177,3 +178,15 @@ def test_what_is_mended_is_in_order() -> None:
             wrong.run.epoch = wrong.wanted
         mended = [one.epoch for one in some]
         assert mended == sorted(mended), (epochs, expected)
+
+
+def test_no_beginning_of_a_checkpoint_passes_for_a_whole_one(tmp_path: Path) -> None:
+    """Files that are written in place may lose their end in a power failure."""
+    whole = checkpoints.format_epochs([(0, 0), (5, 1234)])
+    path = tmp_path / CHECKPOINT
+    for length in range(1, len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(checkpoints.CorruptCheckpointError):
+            checkpoints.read_epochs(str(path))
+    path.write_bytes(whole)
+    assert checkpoints.read_epochs(str(path)) == [(0, 0), (5, 1234)]

@@ -88,6 +88,9 @@ def _read(path: str, columns: int) -> list[list[str]] | None:
         return None
     if not data:
         return None
+    if not data.endswith(b"\n"):
+        # Its end is missing, and may have been more digits of the last offset.
+        raise CorruptCheckpointError(f"{path}: the last line has no end")
     try:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
