@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from odradek.log.records import batch as codec
 from odradek.log.records import compression, records
-from odradek.log.records.batch import CorruptBatchError, Origin
+from odradek.log.records.batch import CorruptBatchError, Header, Origin
 from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode, KafkaError
 from tests.support.logs import START_MS, batch
@@ -26,15 +26,22 @@ def resealed(data: bytes, **changes: int) -> bytes:
     return codec.seal(header, data[codec.HEADER_SIZE :])
 
 
+def validated(data: bytes, origin: Origin = Origin.CLIENT, limit: int = LIMIT) -> Header:
+    """The header of a batch that passes every check. Raises KafkaError."""
+    header = codec.sole(data, limit)
+    codec.validate(data, header, origin)
+    return header
+
+
 def refusal(data: bytes, origin: Origin = Origin.CLIENT, limit: int = LIMIT) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
-        codec.validate(data, origin, limit)
+        validated(data, origin, limit)
     return caught.value.code
 
 
 def test_a_batch_claims_no_more_records_than_it_has_room_for() -> None:
     small = records.make([(None, None)] * 5, START_MS)
-    assert codec.validate(small, Origin.CLIENT, LIMIT).record_count == 5
+    assert validated(small).record_count == 5
     claimed = resealed(small, record_count=6, last_offset_delta=5)
     assert refusal(claimed) is ErrorCode.INVALID_RECORD
 
@@ -43,11 +50,11 @@ def test_clients_write_no_transactional_batches() -> None:
     data = records.make([(None, b"v")], START_MS, BatchOptions(producer_id=1, transactional=True))
     told = resealed(data, producer_epoch=0, base_sequence=0)
     assert refusal(told) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    codec.validate(told, Origin.REPLICATION, LIMIT)
+    validated(told, Origin.REPLICATION)
 
 
 def test_a_sound_batch_is_taken() -> None:
-    header = codec.validate(batch(b"a", b"b"), Origin.CLIENT, LIMIT)
+    header = validated(batch(b"a", b"b"))
     assert (header.record_count, header.last_offset, header.producer_id) == (2, 1, -1)
 
 
@@ -89,7 +96,7 @@ def test_coordinators_may_write_control_batches_skip_sequences_and_offsets() -> 
     marker = resealed(
         batch(b"a"), base_offset=5, attributes=codec.CONTROL, producer_id=3, producer_epoch=0
     )
-    assert codec.validate(marker, Origin.COORDINATOR, LIMIT).is_control
+    assert validated(marker, Origin.COORDINATOR).is_control
 
 
 def test_two_batches_at_once_are_refused() -> None:
@@ -105,7 +112,7 @@ def test_old_formats_are_refused_where_magic_2_is_required() -> None:
 def test_size_over_the_limit_is_too_large() -> None:
     data = batch(b"x" * 1000)
     assert refusal(data, limit=len(data) - 1) is ErrorCode.MESSAGE_TOO_LARGE
-    assert codec.validate(data, Origin.CLIENT, len(data)).size == len(data)
+    assert validated(data, limit=len(data)).size == len(data)
 
 
 @pytest.mark.parametrize("shift", [-1001, 1001])
@@ -121,19 +128,18 @@ def test_records_without_timestamp_are_never_too_far() -> None:
 
 def test_stamping_with_create_time_changes_sixteen_bytes_and_keeps_the_checksum() -> None:
     data = batch(b"a", b"b")
-    stored, parts = codec.stamp(data, codec.parse(data), 1000, 7)
-    written = b"".join(parts)
+    written = b"".join(codec.stamp(data, codec.parse(data), 1000, 7))
     assert written[16:] == data[16:]
-    assert codec.parse(written) == stored
+    stored = codec.parse(written)
     assert (stored.base_offset, stored.leader_epoch, stored.last_offset) == (1000, 7, 1001)
     codec.check_crc(written, 0, stored)
 
 
 def test_stamping_with_append_time_dates_every_record_and_seals_anew() -> None:
     data = batch(b"a", b"b", codec=compression.GZIP)
-    stored, parts = codec.stamp(data, codec.parse(data), 10, 1, START_MS + 5)
-    written = b"".join(parts)
-    codec.check_crc(written, 0, codec.parse(written))
+    written = b"".join(codec.stamp(data, codec.parse(data), 10, 1, START_MS + 5))
+    stored = codec.parse(written)
+    codec.check_crc(written, 0, stored)
     assert stored.is_log_append_time
     assert crc32c(written[21:]) == stored.crc
     assert [one.timestamp for one in records.decode(written)] == [START_MS + 5] * 2

@@ -56,7 +56,8 @@ def test_a_produced_set_becomes_one_batch_of_its_codec(
     magic: int, codec: int, messages: list[tuple[int, bytes | None, bytes | None]]
 ) -> None:
     data = conversion.to_batch(message_set(messages, magic, codec), CONFIG, START_MS)
-    header = batches.validate(data, batches.Origin.CLIENT, 1 << 20)
+    header = batches.sole(data, 1 << 20)
+    batches.validate(data, header, batches.CLIENT)
     assert (header.codec, header.record_count) == (codec, len(messages))
     assert records.decode(data) == [
         Record(number, timestamp if magic else -1, key, value)
@@ -239,7 +240,7 @@ def test_down_and_up_again_is_the_same(
 def test_append_time_is_that_of_the_whole_set(stored: Store) -> None:
     for codec in (compression.NONE, compression.GZIP):
         data = records.encode(GAPPED, BatchOptions(codec=codec))
-        _, parts = batches.stamp(data, batches.parse(data), 10, 0, START_MS + 99)
+        parts = batches.stamp(data, batches.parse(data), 10, 0, START_MS + 99)
         region = stored(b"".join(parts))
         assert {one.timestamp for one in converted(region, 1)} == {START_MS + 99}
         out = conversion.to_message_set(region, 0, 1, 0).data

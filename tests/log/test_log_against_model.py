@@ -83,7 +83,7 @@ class LogMachine(RuleBasedStateMachine):
         data, expected, offset = b"", [], self.end
         for values in batches:
             plain = batch(*values)
-            _, parts = codec.stamp(plain, codec.parse(plain), offset, epoch)
+            parts = codec.stamp(plain, codec.parse(plain), offset, epoch)
             data += b"".join(parts)
             expected.append(values)
             offset += len(values)

@@ -174,7 +174,7 @@ def test_a_follower_refuses_batches_below_its_end(tmp_path: Path) -> None:
 def test_a_follower_takes_nothing_from_a_damaged_answer(tmp_path: Path) -> None:
     _, log = opened(tmp_path)
     whole = batch(b"a")
-    _, parts = codec.stamp(batch(b"b"), codec.parse(batch(b"b")), 1, 0)
+    parts = codec.stamp(batch(b"b"), codec.parse(batch(b"b")), 1, 0)
     second = bytearray(b"".join(parts))
     second[-1] ^= 1
     with pytest.raises(KafkaError) as caught:

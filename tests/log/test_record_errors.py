@@ -102,4 +102,4 @@ def test_a_large_batch_with_wrong_times_is_for_a_thread(tmp_path: Path) -> None:
     log = Partition(tmp_path / "topic-0", STRICT).open(clean=True)
     for ms, needed in ((0, False), (5000, True)):
         large = batch(*[(b"k" * 100, ms)] * 100)
-        assert log.needs_record_inspection(large, Origin.CLIENT) is needed
+        assert (log.append_at_once(large, 0, Origin.CLIENT) is None) is needed

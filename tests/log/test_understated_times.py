@@ -83,14 +83,14 @@ def test_their_producers_are_remembered_as_long_as_others(tmp_path: Path) -> Non
 
 def test_a_sound_batch_is_written_as_it_came(tmp_path: Path) -> None:
     _, log = opened(tmp_path)
-    assert log.prepare(data := understated(START_MS + 40), Origin.CLIENT).data is data
+    assert log.prepare(data := understated(START_MS + 40), Origin.CLIENT)[1] is data
 
 
 def test_the_brokers_clock_needs_no_look_at_records(tmp_path: Path) -> None:
     _, log = opened(tmp_path, message_timestamp_type="LogAppendTime")
     data = understated(options=BatchOptions(codec=compression.GZIP))
-    assert not log.needs_record_inspection(data, Origin.CLIENT)
-    assert log.prepare(data, Origin.CLIENT).data is data
+    assert log.append_at_once(data, 0, Origin.CLIENT) is not None
+    assert log.prepare(data, Origin.CLIENT)[1] is data
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,11 @@ def test_they_are_looked_into_in_a_thread_where_that_can_take_long(
     tmp_path: Path, data: bytes, looks: bool
 ) -> None:
     _, log = opened(tmp_path)
-    assert log.needs_record_inspection(data, Origin.CLIENT) is looks
-    assert not log.needs_record_inspection(data, Origin.COORDINATOR)
+    if len(data) < codec.HEADER_SIZE:
+        with pytest.raises(KafkaError):
+            log.append_at_once(data, 0, Origin.CLIENT)
+    else:
+        assert (log.append_at_once(data, 0, Origin.CLIENT) is None) is looks
 
 
 def test_their_true_time_is_what_may_be_too_far_from_now(tmp_path: Path) -> None:

@@ -65,6 +65,21 @@ async def test_a_refusal_from_the_thread_is_the_outcome_of_its_entry_alone(tmp_p
         assert broker.manager.partitions[KEY].log.log_end_offset == 1
 
 
+async def test_batches_are_written_in_their_order_also_around_one_that_is_unpacked(
+    tmp_path: Path, lookers: list[int]
+) -> None:
+    async with Replicas(tmp_path, **{"log.cleanup.policy": "compact"}) as broker:
+        await broker.lead()
+        few, many = batch(b"k"), batch(b"k", b"k", codec=compression.GZIP)
+        entries = [(KEY, few), (KEY, many), (KEY, few)]
+        outcomes = await broker.manager.append(entries, -1, 0, Origin.CLIENT)
+        assert [(one.error, one.base_offset) for one in outcomes] == [
+            (ErrorCode.NONE, base_offset) for base_offset in (0, 1, 3)
+        ]
+        here = threading.get_ident()
+        assert [thread == here for thread in lookers] == [True, False, True]
+
+
 async def test_what_this_broker_does_not_lead_is_refused_unseen(
     tmp_path: Path, lookers: list[int]
 ) -> None:

@@ -442,7 +442,7 @@ def test_an_append_that_broke_off_behind_its_write_does_not_forget_its_producer(
     first = logs.batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0)
     failing = Failing(lambda *_: None)
     with monkeypatch.context() as patched:
-        patched.setattr(ProducerStates, "update", lambda self, *_: failing())
+        patched.setattr(ProducerStates, "note", lambda self, *_: failing())
         with pytest.raises(KeyError):
             log.append_as_leader(first, 0) if as_leader else log.append_as_follower(first)
     assert log.log_end_offset == 1

@@ -240,9 +240,9 @@ class SimulatedLog:
         """Return the answer to OffsetForLeaderEpoch."""
         return self.epochs.end_offset(epoch, self.log_end_offset)
 
-    def needs_record_inspection(self, data: bytes, origin: Origin) -> bool:
-        """Do nothing: no record is compressed here."""
-        return False
+    def append_at_once(self, data: bytes, leader_epoch: int, origin: Origin) -> AppendInfo:
+        """Append one batch: no record is compressed here."""
+        return self.append_as_leader(data, leader_epoch, origin=origin)
 
     def append_as_leader(
         self, data: bytes, leader_epoch: int, *, origin: Origin = Origin.CLIENT

@@ -150,6 +150,12 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133
 
 
+NO_ERROR = ErrorCode.NONE
+"""Looking up a member of an enumeration is a call in Python 3.11, and what serves produces asks for
+this one several times per partition.
+"""
+
+
 def name_of(code: int) -> str:
     """Kafka's name of an error code, or its number where a newer peer sends one not known here."""
     try:

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from odradek.log.records.contents import RecordError, RecordsRefusedError
 from odradek.properties import LONG_MAX
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import NO_ERROR, ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import Partition
 from odradek.replica.purgatory import Purgatory
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.partition.log import Log
+    from odradek.log.partition.log import AppendInfo, Log
     from odradek.log.partition.validation import Prepared
     from odradek.log.records.batch import Origin
     from odradek.protocol.regions import Buffer
@@ -46,8 +46,8 @@ class AppendOutcome:
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
-    message: str | None = None
     record_count: int = 0
+    message: str | None = None
     record_errors: Sequence[RecordError] = ()
 
 
@@ -61,7 +61,7 @@ class _Unacknowledged(NamedTuple):
         """Return whether the high watermark has passed the append, or the wait is in vain."""
         partition = self.partition
         return (
-            self.outcome.error is not ErrorCode.NONE
+            self.outcome.error is not NO_ERROR
             or partition.high_watermark >= self.end_offset
             or partition.leadership_generation != self.leadership_generation
             or not partition.is_leader
@@ -101,7 +101,7 @@ class Appended:
             )
         for one in self._waiting:
             partition = one.partition
-            if one.outcome.error is not ErrorCode.NONE:
+            if one.outcome.error is not NO_ERROR:
                 continue
             if partition.offline:
                 one.outcome.error = ErrorCode.KAFKA_STORAGE_ERROR
@@ -147,10 +147,6 @@ class _Refused:
         return outcome
 
 
-_Ready = dict[int, "Prepared | _Refused"]
-"""The outcomes of batches that threads prepared, by their number in the request."""
-
-
 class Appender:
     """Appends to the partitions that this broker leads.
 
@@ -173,7 +169,7 @@ class Appender:
 
     async def append(
         self,
-        entries: Sequence[tuple[TopicPartition, Buffer]],
+        entries: Iterable[tuple[TopicPartition, Buffer]],
         acks: int,
         timeout_ms: int,
         origin: Origin,
@@ -185,24 +181,25 @@ class Appender:
 
     async def begin(
         self,
-        entries: Sequence[tuple[TopicPartition, Buffer]],
+        entries: Iterable[tuple[TopicPartition, Buffer]],
         acks: int,
         timeout_ms: int,
         origin: Origin,
     ) -> Appended:
         """Append each entry; with acks=all, the outcomes hold once that is acknowledged.
 
-        If no record needs inspection, all logs are written before the first await: requests that
-        begin in order are written in order. What `flush.messages` requires is on the disk before
-        it is acknowledged.
+        They are written in their order, and before the first await if no record has to be read:
+        requests that begin in order are written in order. What `flush.messages` requires is on the
+        disk before it is acknowledged.
         """
-        slow = self._slow(entries, origin)
-        ready = await self._prepared(slow, origin) if slow else {}
         outcomes: list[AppendOutcome] = []
         flushing: list[tuple[AppendOutcome, Partition]] = []
         waiting: list[_Unacknowledged] = []
-        for number, (key, records) in enumerate(entries):
-            outcome, partition = self._append_one(key, records, acks, origin, ready.get(number))
+        for key, records in entries:
+            appended = self._append_one(key, records, acks, origin)
+            if appended is None:
+                appended = await self._append_inspected(key, records, acks, origin)
+            outcome, partition = appended
             outcomes.append(outcome)
             if partition is None:
                 continue
@@ -217,27 +214,18 @@ class Appender:
             await self._flush_where_owed(flushing)
         return Appended(outcomes, waiting, timeout_ms, self._hosted.for_acknowledgement)
 
-    def _slow(
-        self, entries: Sequence[tuple[TopicPartition, Buffer]], origin: Origin
-    ) -> list[tuple[int, Log, Buffer]]:
-        """Return the entries whose records need inspection, with their numbers."""
-        slow: list[tuple[int, Log, Buffer]] = []
-        for number, (key, records) in enumerate(entries):
-            # A partition that refuses the append needs no inspection.
-            partition, _ = self._hosted.leader_or_error(key)
-            if partition is not None and partition.log.needs_record_inspection(records, origin):
-                slow.append((number, partition.log, records))
-        return slow
-
-    async def _prepared(self, slow: Sequence[tuple[int, Log, Buffer]], origin: Origin) -> _Ready:
-        """Unpack records off the event loop."""
-        ready: _Ready = {}
-        for number, log, records in slow:
-            try:
-                ready[number] = await self._prepare(log, records, origin)
-            except KafkaError as refusal:
-                ready[number] = _Refused.of(refusal)
-        return ready
+    async def _append_inspected(
+        self, key: TopicPartition, records: Buffer, acks: int, origin: Origin
+    ) -> tuple[AppendOutcome, Partition | None]:
+        """As `_append_one`, after the records were read off the event loop."""
+        log = self._hosted.partitions[key].log
+        try:
+            batch: Prepared | _Refused = await self._prepare(log, records, origin)
+        except KafkaError as refusal:
+            batch = _Refused.of(refusal)
+        appended = self._append_one(key, batch, acks, origin)
+        assert appended is not None
+        return appended
 
     async def _flush_where_owed(self, appended: Sequence[tuple[AppendOutcome, Partition]]) -> None:
         """Flush the logs that flush.messages requires to be on the disk."""
@@ -262,47 +250,44 @@ class Appender:
                 return
 
     def _append_one(
-        self,
-        key: TopicPartition,
-        records: Buffer,
-        acks: int,
-        origin: Origin,
-        ready: Prepared | _Refused | None,
-    ) -> tuple[AppendOutcome, Partition | None]:
-        """Return the outcome, and the partition if it now has the records."""
+        self, key: TopicPartition, batch: Buffer | Prepared | _Refused, acks: int, origin: Origin
+    ) -> tuple[AppendOutcome, Partition | None] | None:
+        """Return the outcome, and the partition if it now has the records; None, with nothing
+        written, where the records have to be read, which takes long.
+        """
         partition, error = self._hosted.leader_or_error(key)
         if partition is not None and acks == ACKS_ALL:
             error = self._may_acknowledge(partition)
-        if partition is None or error is not ErrorCode.NONE:
+        if partition is None or error is not NO_ERROR:
             return AppendOutcome(key, error), None
-        if isinstance(ready, _Refused):
-            return ready.outcome(partition), None
+        if isinstance(batch, _Refused):
+            return batch.outcome(partition), None
+        log = partition.log
+        appended: AppendInfo | None
         try:
-            appended = partition.log.append_as_leader(
-                ready or records, partition.leader_epoch, origin=origin
-            )
+            if isinstance(batch, tuple):
+                appended = log.append_as_leader(batch, partition.leader_epoch, origin=origin)
+            else:
+                appended = log.append_at_once(batch, partition.leader_epoch, origin)
         except KafkaError as refusal:
             out_of_order = refusal.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             if out_of_order and not self._end_offset_confirmed(partition):
                 # A newer leader may have the missing records; producers take a gap as final.
                 return AppendOutcome(key, ErrorCode.NOT_LEADER_OR_FOLLOWER), None
             return _Refused.of(refusal).outcome(partition), None
-        outcome = AppendOutcome(
-            key,
-            ErrorCode.NONE,
-            appended.base_offset,
-            appended.append_time_ms,
-            appended.log_start_offset,
-            record_count=appended.last_offset - appended.base_offset + 1,
-        )
-        self._hosted.wake_log_end(key)
+        if appended is None:
+            return None
+        base, last, time_ms, log_start, _, _ = appended
+        hosted = self._hosted
+        hosted.wake_log_end(key)
         if partition.advance_high_watermark():
-            self._hosted.wake_high_watermark(key)
-        return outcome, partition
+            hosted.wake_high_watermark(key)
+        count = last - base + 1
+        return AppendOutcome(key, NO_ERROR, base, time_ms, log_start, count), partition
 
     def _may_acknowledge(self, partition: Partition) -> ErrorCode:
         if not partition.has_enough_replicas(partition.log.config.min_insync_replicas):
             return ErrorCode.NOT_ENOUGH_REPLICAS
-        if not self._leadership_confirmed(partition) and not partition.vouched_by_others():
+        if not partition.vouched_by_others() and not self._leadership_confirmed(partition):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.NONE
+        return NO_ERROR

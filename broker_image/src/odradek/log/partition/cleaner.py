@@ -28,6 +28,7 @@ from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.records.records import Record
 from odradek.log.segment import batch_file
 from odradek.log.segment.files import FileRetiredError, StoppedError
+from odradek.log.segment.placed import placed
 from odradek.log.segment.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
 from odradek.protocol.regions import Buffer
 
@@ -220,8 +221,9 @@ def _clean_group(
                 )
                 throttle.spend(header.size)
                 if kept is not None:
-                    copy.append([kept], len(kept), ((0, stored),))
-                    copy.publish(((0, stored),), len(kept))
+                    places = (placed(0, stored),)
+                    copy.append([kept], len(kept), places)
+                    copy.publish(places, len(kept))
                     throttle.spend(len(kept))
         copy.become_inactive()
         copy.flush()

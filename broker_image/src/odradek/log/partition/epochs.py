@@ -13,7 +13,6 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise, starmap
 
 from odradek.log.partition import checkpoints
-from odradek.log.records.batch import Header
 from odradek.log.records.incoming import Batches
 from odradek.log.segment.files import fsync_path, remove_if_there, write_atomically, write_in_place
 
@@ -106,21 +105,22 @@ class EpochCache:
         failure: OSError | None = None
         for _, header in batches:
             try:
-                self.note_batch(header)
+                self.note_batch(header.magic, header.leader_epoch, header.base_offset)
             except OSError as error:
                 failure = error
         if failure is not None:
             raise failure
 
-    def note_batch(self, header: Header) -> None:
+    def note_batch(self, magic: int, leader_epoch: int, base_offset: int) -> None:
         """Note the leader epoch of a batch that was written. Raises OSError.
 
         The formats before 0.11 carry none. Behind such a batch the known epochs say nothing any
         more, so they go, and replicas trust the high watermark, as in Kafka.
         """
-        if header.magic == 2 and header.leader_epoch > self.latest:
-            self.note(header.leader_epoch, header.base_offset)
-        elif header.magic < 2 and self.entries:
+        if magic == 2:
+            if leader_epoch > self.latest:
+                self.note(leader_epoch, base_offset)
+        elif self._entries:
             self.clear()
 
     def replace(self, entries: list[tuple[int, int]]) -> None:

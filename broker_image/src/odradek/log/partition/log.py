@@ -39,12 +39,15 @@ from odradek.log.records.batch import CorruptBatchError, Header, Origin
 from odradek.log.records.incoming import Batches
 from odradek.log.segment import files
 from odradek.log.segment.index import MAX_RELATIVE_OFFSET
+from odradek.log.segment.placed import Placed, placed
 from odradek.log.segment.segment import Segment, SegmentSettings
 from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import Buffer
 
 logger = logging.getLogger(__name__)
+
+_tuple = tuple.__new__
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,11 @@ class Log:
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:
         segments = self.segments
-        self._high_watermark = max(segments.log_start_offset, min(offset, segments.log_end_offset))
+        start, end = segments.log_start_offset, segments.log_end_offset
+        if offset > end:
+            offset = end
+        self._high_watermark = offset = offset if offset > start else start
+        assert offset <= end, f"{self._name}: log start above log end"
 
     @property
     def latest_epoch(self) -> int:
@@ -203,19 +210,25 @@ class Log:
         finally:
             self._flusher.lock.release()
 
-    def needs_record_inspection(self, data: Buffer, origin: Origin) -> bool:
-        """Return whether `prepare` may take long; see `validation`."""
-        return validation.needs_record_inspection(
-            data, origin, self.config, self.environment.now_ms
-        )
-
     def prepare(self, data: Buffer, origin: Origin) -> Prepared:
         """Check one batch, and convert it to the codec and message format of the topic.
 
         Changes nothing. Raises KafkaError.
         """
         now_ms = self.environment.now_ms()
-        return validation.prepare(data, origin, self.config, now_ms, self._name)
+        prepared = validation.prepare(data, origin, self.config, now_ms, self._name, at_once=False)
+        assert prepared is not None
+        return prepared
+
+    def append_at_once(self, data: Buffer, leader_epoch: int, origin: Origin) -> AppendInfo | None:
+        """As `append_as_leader`, but return None, and change nothing, where `prepare` may take
+        seconds: use a thread for it then.
+        """
+        now_ms = self.environment.now_ms()
+        prepared = validation.prepare(data, origin, self.config, now_ms, self._name, at_once=True)
+        if prepared is None:
+            return None
+        return self._append_prepared(prepared, leader_epoch, origin, now_ms)
 
     def append_as_leader(
         self, data: Buffer | Prepared, leader_epoch: int, *, origin: Origin = Origin.CLIENT
@@ -225,39 +238,34 @@ class Log:
         Raises KafkaError with the code of the rule that was broken, KAFKA_STORAGE_ERROR when the
         disk failed.
         """
+        prepared = data if isinstance(data, tuple) else self.prepare(data, origin)
+        return self._append_prepared(prepared, leader_epoch, origin, self.environment.now_ms())
+
+    def _append_prepared(
+        self, prepared: Prepared, leader_epoch: int, origin: Origin, now_ms: int
+    ) -> AppendInfo:
+        header, data, old = prepared
         config = self.config
-        now_ms = self.environment.now_ms()
-        prepared = (
-            data
-            if isinstance(data, Prepared)
-            else validation.prepare(data, origin, config, now_ms, self._name)
-        )
-        size = prepared.header.length + batch.LOG_OVERHEAD
-        self._check_fits_segment(size)
+        size = header.length + batch.LOG_OVERHEAD
+        if size > config.segment_bytes:
+            raise self._too_large(size)
         append_time_ms = now_ms if config.message_timestamp_type == "LogAppendTime" else None
         with self._append_lock:
             self.failures.raise_if_unusable()
             try:
-                if prepared.old is not None:
-                    return self._append_old_format(prepared.old, now_ms, append_time_ms)
+                if old is not None:
+                    return self._append_old_format(old, now_ms, append_time_ms)
                 return self._append_checked(
-                    prepared.data,
-                    prepared.header,
-                    size,
-                    leader_epoch,
-                    origin,
-                    now_ms,
-                    append_time_ms,
+                    data, header, size, leader_epoch, origin, now_ms, append_time_ms
                 )
             except OSError as error:
                 raise self.failures.storage_error(error) from error
 
-    def _check_fits_segment(self, size: int) -> None:
-        if size > self.config.segment_bytes:
-            raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{size} bytes are over segment.bytes={self.config.segment_bytes}",
-            )
+    def _too_large(self, size: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"{size} bytes are over segment.bytes={self.config.segment_bytes}",
+        )
 
     def _append_checked(
         self,
@@ -270,9 +278,13 @@ class Log:
         append_time_ms: int | None,
     ) -> AppendInfo:
         """The part of an append that needs the lock."""
-        start, base = self.segments.log_start_offset, self.segments.log_end_offset
+        segments = self.segments
+        start, base = segments.log_start_offset, segments.log_end_offset
+        last = base + header.last_offset_delta
+        newest_ms = header.max_timestamp if append_time_ms is None else append_time_ms
         time_ms = -1 if append_time_ms is None else append_time_ms
-        if header.producer_id >= 0:
+        by_producer = header.producer_id >= 0
+        if by_producer:
             if self.producers.end_offset != base:
                 self.reload_producers()  # an append broke off behind its write
             repeat = self.producers.check(header, origin)
@@ -280,10 +292,15 @@ class Log:
                 if append_time_ms is not None:
                     time_ms = repeat.timestamp
                 return AppendInfo(repeat.first_offset, repeat.last_offset, time_ms, start, 0, True)
-        stored, buffers = batch.stamp(data, header, base, leader_epoch, append_time_ms)
-        last = base + header.last_offset_delta
-        self._write(buffers, ((0, stored),), size, last, stored.max_timestamp, now_ms)
-        return AppendInfo(base, last, time_ms, start, size, False)
+        buffers = batch.stamp(data, header, base, leader_epoch, append_time_ms)
+        place = 0, size, base, last, newest_ms
+        self._write(buffers, size, (place,), last, newest_ms, now_ms, base)
+        if by_producer:
+            self.producers.note(header, last, newest_ms, _marker_epoch(header, data))
+        self.producers.end_offset = last + 1
+        # Last, because it writes a file, which can fail: the batch is in the log all the same.
+        self.epochs.note_batch(2, leader_epoch, base)
+        return _tuple(AppendInfo, (base, last, time_ms, start, size, False))
 
     def _append_old_format(
         self, old: OldFormat, now_ms: int, append_time_ms: int | None
@@ -299,10 +316,9 @@ class Log:
                 f"message of {largest} bytes is over max.message.bytes="
                 f"{self.config.max_message_bytes}",
             )
-        self._check_fits_segment(len(data))
-        last = batches[-1][1].last_offset
-        newest = max(header.max_timestamp for _, header in batches)
-        self._write((data,), batches, len(data), last, newest, now_ms)
+        if len(data) > self.config.segment_bytes:
+            raise self._too_large(len(data))
+        last = self._write_batches(memoryview(data), batches, now_ms)
         time_ms = -1 if append_time_ms is None else append_time_ms
         return AppendInfo(base, last, time_ms, start, len(data), False)
 
@@ -331,13 +347,8 @@ class Log:
                 for run in incoming.runs(batches, self.config.segment_bytes):
                     begin, last = run[0][0], run[-1]
                     run_end = last[0] + last[1].size
-                    shifted = [(at - begin, header) for at, header in run]
-                    newest = max(header.max_timestamp for _, header in run)
-                    length = run_end - begin
-                    self._write(
-                        [view[begin:run_end]], shifted, length, last[1].last_offset, newest, now_ms
-                    )
-                    size += length
+                    self._write_batches(view[begin:run_end], run, now_ms)
+                    size += run_end - begin
             finally:
                 if self.start.overlapped:
                     self._restore_log_start()
@@ -368,42 +379,56 @@ class Log:
             if self.segments.log_start_offset >= start:
                 self.start.overlapped = 0
 
+    def _write_batches(self, data: memoryview, batches: Batches, now_ms: int) -> int:
+        """Write neighbouring batches as they are; return their last offset.
+
+        Positions are those of a buffer that may begin before `data`, which holds just the batches.
+        The caller holds the append lock.
+        """
+        begin, first = batches[0]
+        last = batches[-1][1].last_offset
+        places = [placed(at - begin, header) for at, header in batches]
+        newest_ms = max(header.max_timestamp for _, header in batches)
+        self._write((data,), len(data), places, last, newest_ms, now_ms, _lowest_offset(first))
+        for at, header in batches:
+            if header.producer_id >= 0:
+                marker = _marker_epoch(header, data[at - begin : at - begin + header.size])
+                self.producers.update(header, marker)
+        self.producers.end_offset = last + 1
+        # Last, because it writes a file, which can fail: the batches are in the log all the same.
+        self.epochs.note_batches(batches)
+        return last
+
     def _write(
         self,
         buffers: Sequence[Buffer],
-        batches: Batches,
         size: int,
+        batches: Sequence[Placed],
         last_offset: int,
         newest_ms: int,
         now_ms: int,
+        lowest_offset: int,
     ) -> None:
-        """Roll if due, write, publish. The caller holds the append lock."""
+        """Roll if due (as Kafka's LogSegment.shouldRoll says), to a segment that begins at
+        `lowest_offset`; write and publish. The caller holds the append lock.
+        """
         segments, config = self.segments, self.config
         segment = segments.entries[-1]
+        written = segment.size
         if (
-            segment.size
+            written
             and (
-                retention.is_full(segment.size + size, config.segment_bytes, segment.has_full_index)
+                written + size > config.segment_bytes
+                or segment.index.is_full
+                or segment.time_index.is_full
                 or (
                     segment.age_for_roll(now_ms, newest_ms) > config.segment_ms - segment.jitter_ms
                     and self._may_roll_by_time()
                 )
             )
         ) or not segment.accepts(last_offset):
-            self.roll(_lowest_offset(batches[0][1]))
-            segment = segments.entries[-1]
-        segment.append(buffers, size, batches)
-        segments.publish(batches, size, last_offset + 1)
-        for at, header in batches:
-            if header.producer_id >= 0:
-                marker = None
-                if header.attributes & batch.CONTROL:
-                    whole = memoryview(b"".join(buffers))[at : at + header.size]
-                    marker = contents.marker_epoch(header, whole)
-                self.producers.update(header, marker)
-        self.producers.end_offset = last_offset + 1
-        # Last, because it writes a file, which can fail: the batches are in the log all the same.
-        self.epochs.note_batches(batches)
+            self.roll(lowest_offset)
+        segments.append(buffers, size, batches, last_offset + 1)
 
     # -- rolling --------------------------------------------------------------------------------
 
@@ -565,13 +590,14 @@ class Log:
     @property
     def flush_required(self) -> bool:
         """True when flush.messages or more records wait for their fsync."""
-        segments = self.segments
-        return segments.log_end_offset - segments.recovery_point >= self.config.flush_messages
+        return self.committable_end < self.log_end_offset
 
     @property
     def committable_end(self) -> int:
         """End of the records that this replica holds as safely as flush.messages demands."""
-        return self.recovery_point if self.flush_required else self.log_end_offset
+        segments = self.segments
+        end, flushed = segments.log_end_offset, segments.recovery_point
+        return flushed if end - flushed >= self.config.flush_messages else end
 
     @property
     def flush_is_due(self) -> bool:
@@ -677,6 +703,13 @@ class Log:
             self.failures.close()
             for segment in self.segments:
                 segment.retire()
+
+
+def _marker_epoch(header: Header, data: Buffer) -> int | None:
+    """Return the coordinator epoch of a control batch, None of others."""
+    if header.attributes & batch.CONTROL:
+        return contents.marker_epoch(header, data)
+    return None
 
 
 def _lowest_offset(header: Header) -> int:

@@ -25,7 +25,14 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from odradek.log.records.batch import NO_PRODUCER_ID, Header, Origin
+from odradek.log.records.batch import (
+    CLIENT,
+    CONTROL,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL,
+    Header,
+    Origin,
+)
 from odradek.log.segment import files
 from odradek.protocol.errors import ErrorCode, KafkaError
 
@@ -41,6 +48,9 @@ _CRC_START = 6
 _ENTRY = struct.Struct(">qhiqiqiq")
 _VERSION = 1
 _MARKER_VALUE = struct.Struct(">hi")
+
+
+_tuple = tuple.__new__
 
 
 class CorruptSnapshotError(Exception):
@@ -89,6 +99,15 @@ class Producer:
         """Offset of the last record, -1 when none is known."""
         return self.batches[-1].last_offset if self.batches else -1
 
+    def batch_at(self, epoch: int, base_sequence: int, offset_delta: int) -> Written | None:
+        """Return the batch with just these sequences, None if none of the last ones has them."""
+        if epoch != self.epoch:
+            return None
+        for written in self.batches:
+            if written.first_sequence == base_sequence and written.offset_delta == offset_delta:
+                return written
+        return None
+
 
 class ProducerStates:
     """The producers of one partition. One writer at a time; used under the log's append lock.
@@ -135,87 +154,87 @@ class ProducerStates:
         surely never wrote here, its first batches were refused, and a batch that overtook them must
         not be taken: its acknowledgement would count for them too.
         """
-        if header.producer_id == NO_PRODUCER_ID:
+        (
+            _, _, _, _, _, attributes, offset_delta, _, _, producer_id, epoch, base_sequence, _,
+        ) = header  # fmt: skip
+        if producer_id == NO_PRODUCER_ID:
             return None
-        known = self._producers.get(header.producer_id)
+        known = self._producers.get(producer_id)
+        from_client = origin is CLIENT
         if known is None:
-            if origin is Origin.CLIENT and header.base_sequence > 0 and not self.forgetful:
+            if from_client and base_sequence > 0 and not self.forgetful:
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"producer {header.producer_id} begins with sequence {header.base_sequence}",
+                    f"producer {producer_id} begins with sequence {base_sequence}",
                 )
             return None
-        if origin is Origin.CLIENT and header.producer_epoch == known.epoch:
-            for written in known.batches:
-                if (
-                    written.first_sequence == header.base_sequence
-                    and written.last_sequence == header.last_sequence
-                ):
-                    return written
-        if header.producer_epoch < known.epoch:
+        if epoch < known.epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} has epoch {header.producer_epoch}, "
-                f"last seen {known.epoch}",
+                f"producer {producer_id} has epoch {epoch}, last seen {known.epoch}",
             )
-        if header.is_control:
+        if attributes & CONTROL:
             return None
-        if origin is Origin.CLIENT:
-            self._check_sequence(header, known)
-        if known.transaction_start >= 0 and not header.is_transactional:
+        if from_client:
+            last = known.last_sequence
+            expected = last + 1 if epoch == known.epoch and last != MAX_SEQUENCE else 0
+            # What continues the last batch repeats none: the last five have far fewer records than
+            # there are sequences. Without an epoch, sequences have no order.
+            if base_sequence != expected or known.epoch == NO_EPOCH:
+                repeated = known.batch_at(epoch, base_sequence, offset_delta)
+                if repeated is not None:
+                    return repeated
+                if known.epoch != NO_EPOCH:
+                    raise KafkaError(
+                        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                        f"producer {producer_id} epoch {epoch} sent sequence {base_sequence}, "
+                        f"expected {expected}",
+                    )
+        if known.transaction_start >= 0 and not attributes & TRANSACTIONAL:
             raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has an open transaction",
+                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has an open transaction"
             )
         return None
 
-    def _check_sequence(self, header: Header, known: Producer) -> None:
-        if known.epoch == NO_EPOCH:
-            return
-        if header.producer_epoch != known.epoch or known.last_sequence == MAX_SEQUENCE:
-            expected = 0
-        else:
-            expected = known.last_sequence + 1
-        if header.base_sequence != expected:
-            raise KafkaError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} epoch {header.producer_epoch} sent sequence "
-                f"{header.base_sequence}, expected {expected}",
-            )
-
     def update(self, header: Header, marker_epoch: int | None = None) -> None:
-        """Note a batch that was written; `marker_epoch` is the coordinator epoch of a control
-        batch.
+        """Note a batch of the log; `marker_epoch` is the coordinator epoch of a control batch."""
+        self.note(header, header.last_offset, header.max_timestamp, marker_epoch)
+
+    def note(
+        self, header: Header, last_offset: int, timestamp: int, marker_epoch: int | None
+    ) -> None:
+        """As `update`, of a header as the producer sent it: the log's last offset and largest
+        timestamp are given.
         """
-        self.end_offset = header.last_offset + 1
-        if header.producer_id == NO_PRODUCER_ID:
+        self.end_offset = last_offset + 1
+        (
+            _, _, _, _, _, attributes, offset_delta, _, _,
+            producer_id, epoch, base_sequence, _,
+        ) = header  # fmt: skip
+        if producer_id == NO_PRODUCER_ID:
             return
-        producer = self._producers.get(header.producer_id)
+        producer = self._producers.get(producer_id)
         if producer is None:
             if len(self._producers) >= self._most:
                 self._make_room()
-            producer = self._producers[header.producer_id] = Producer(header.producer_id)
-        if producer.epoch != header.producer_epoch:
+            producer = self._producers[producer_id] = Producer(producer_id)
+        if producer.epoch != epoch:
             producer.batches.clear()
-            producer.epoch = header.producer_epoch
-        producer.timestamp = header.max_timestamp
-        if header.is_control:
+            producer.epoch = epoch
+        producer.timestamp = timestamp
+        if attributes & CONTROL:
             producer.transaction_start = -1
             if marker_epoch is not None:
                 producer.coordinator_epoch = marker_epoch
             return
         if len(producer.batches) == RETAINED_BATCHES:
             del producer.batches[0]
-        producer.batches.append(
-            Written(
-                header.last_sequence,
-                header.last_offset,
-                header.last_offset_delta,
-                header.max_timestamp,
-            )
-        )
-        if header.is_transactional and producer.transaction_start < 0:
-            producer.transaction_start = header.base_offset
+        sequence = NO_SEQUENCE  # of what a coordinator wrote
+        if base_sequence >= 0:
+            sequence = (base_sequence + offset_delta) & MAX_SEQUENCE
+        producer.batches.append(_tuple(Written, (sequence, last_offset, offset_delta, timestamp)))
+        if attributes & TRANSACTIONAL and producer.transaction_start < 0:
+            producer.transaction_start = last_offset - offset_delta
 
     def expire(self, now_ms: int) -> None:
         """Forget producers idle for the expiry time, unless their transaction is open."""

@@ -150,7 +150,7 @@ def _recover(
 def _check_segment(log: Log, segment: Segment, note_epochs: bool) -> int:
     def on_batch(position: int, header: Header, data: memoryview) -> None:
         if note_epochs:
-            log.epochs.note_batch(header)
+            log.epochs.note_batch(header.magic, header.leader_epoch, header.base_offset)
 
     return segment.recover(on_batch)
 
@@ -176,7 +176,7 @@ def _rebuild_epochs(log: Log, segments: list[Segment], report: Report) -> None:
     for segment in segments:
         try:
             for _, header in segment.scan(0):
-                log.epochs.note_batch(header)
+                log.epochs.note_batch(header.magic, header.leader_epoch, header.base_offset)
         except CorruptBatchError:
             continue  # damage inside a closed segment is reported to its readers
     if segments and any(segment.size for segment in segments):

@@ -29,14 +29,6 @@ choice, and far apart they would make files for each batch.
 """
 
 
-def is_full(size_after: int, segment_bytes: int, index_full: bool) -> bool:
-    """Return whether a segment that is not empty must roll before it grows to `size_after`.
-
-    This and the segment's age are Kafka's LogSegment.shouldRoll.
-    """
-    return size_after > segment_bytes or index_full
-
-
 def deletable(
     segments: Sequence[SegmentFacts],
     log_end_offset: int,

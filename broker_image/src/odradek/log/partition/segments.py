@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from odradek.log.partition.failure import LogFailure
-from odradek.log.records.batch import Header
 from odradek.log.segment import files
+from odradek.log.segment.placed import Placed
 from odradek.log.segment.segment import DELETED_SUFFIX, Segment
 from odradek.log.segment.tail import Tail
+from odradek.protocol.regions import Buffer
 
 
 class SegmentList(Sequence[Segment]):
@@ -98,11 +99,18 @@ class SegmentList(Sequence[Segment]):
 
     # -- appending ------------------------------------------------------------------------------
 
-    def publish(self, batches: Sequence[tuple[int, Header]], size: int, end: int) -> None:
-        """Show readers the batches that were written to the active segment, and the new log end."""
+    def append(
+        self, buffers: Sequence[Buffer], size: int, batches: Sequence[Placed], end: int
+    ) -> None:
+        """Write batches to the active segment; then show them and the new log end to readers.
+
+        Raises OSError; then nothing is written.
+        """
+        segment = self.entries[-1]
+        segment.append(buffers, size, batches)
         with self.state_lock:
             assert end > self.log_end_offset
-            self.entries[-1].publish(batches, size)
+            segment.publish(batches, size)
             self.log_end_offset = end
 
     def roll_to(self, fresh: Segment, preallocated_bytes: int) -> None:

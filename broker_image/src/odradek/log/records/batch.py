@@ -5,6 +5,9 @@ first 61 bytes of a magic-2 batch, and the CRC-32C over the rest is computed by 
 reads one header, `scan` walks the headers of a buffer, `check_crc` looks at every byte, `validate`
 applies the rules for batches from outside, and `stamp` returns the buffers to write.
 
+An append is short enough for the price of looking up a field by its name to count: what every
+append runs unpacks a header once, and gives names to what it needs of it.
+
 Layout of magic 2 (Kafka's message format, KIP-98), big-endian:
 
     offset  size  field
@@ -50,11 +53,6 @@ MAGIC_POSITION = 16
 _PATCH = struct.Struct(">qii")
 _CRC_POSITION = 17
 _CRC_START = 21
-_ATTRIBUTES_END = 23
-_TIMESTAMPS = struct.Struct(">qq")
-_TIMESTAMPS_POSITION = 27
-_RECORD_COUNT = struct.Struct(">i")
-_RECORD_COUNT_POSITION = 57
 _LEGACY = struct.Struct(">qiIbb")
 _LEGACY_TIMESTAMP = struct.Struct(">q")
 _LEGACY_TIMESTAMP_POSITION = 18
@@ -79,6 +77,8 @@ _NO_LIMIT_MS = 2**63 - 1
 
 View = bytes | bytearray | memoryview
 
+_tuple = tuple.__new__
+
 
 class Origin(Enum):
     """Who appends. Clients are checked fully; coordinators may write without sequences."""
@@ -86,6 +86,10 @@ class Origin(Enum):
     CLIENT = "client"
     COORDINATOR = "coordinator"
     REPLICATION = "replication"
+
+
+CLIENT = Origin.CLIENT
+"""Every append needs it, and looking up a member of an enumeration is a call in Python 3.11."""
 
 
 class CorruptBatchError(Exception):
@@ -150,12 +154,9 @@ class Header(NamedTuple):
         """True when max_timestamp holds for every record of the batch."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
-    @property
-    def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap from 2^31-1 to 0. -1 without a producer."""
-        if self.base_sequence < 0:
-            return -1
-        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+_LENGTH = Header._fields.index("length")
+_LAST_OFFSET_DELTA = Header._fields.index("last_offset_delta")
 
 
 def parse(buffer: View, position: int = 0) -> Header:
@@ -169,14 +170,14 @@ def parse(buffer: View, position: int = 0) -> Header:
     magic = buffer[position + MAGIC_POSITION]
     if magic == 2:
         try:
-            header = Header._make(HEADER.unpack_from(buffer, position))
+            fields = HEADER.unpack_from(buffer, position)
         except struct.error:
             raise UnfinishedBatchError(position, "batch header cut off") from None
-        if header.length < HEADER_SIZE - LOG_OVERHEAD:
-            raise CorruptBatchError(position, f"batch length {header.length}")
-        if header.last_offset_delta < 0:
-            raise CorruptBatchError(position, f"last offset delta {header.last_offset_delta}")
-        return header
+        if fields[_LENGTH] < HEADER_SIZE - LOG_OVERHEAD:
+            raise CorruptBatchError(position, f"batch length {fields[_LENGTH]}")
+        if fields[_LAST_OFFSET_DELTA] < 0:
+            raise CorruptBatchError(position, f"last offset delta {fields[_LAST_OFFSET_DELTA]}")
+        return _tuple(Header, fields)
     if magic > 2:
         raise CorruptBatchError(position, f"magic {magic}")
     return _parse_legacy(buffer, position, magic)
@@ -229,50 +230,11 @@ def check_crc(buffer: View, position: int, header: Header) -> None:
         raise CorruptBatchError(position, f"checksum {computed:#010x}, stored {header.crc:#010x}")
 
 
-def is_compressed(records: View) -> bool:
-    """Return whether a magic-2 batch names a codec. Reads nothing else of it."""
-    return len(records) >= HEADER_SIZE and records[_ATTRIBUTES_END - 1] & CODEC_MASK != 0
+def sole(records: View, max_bytes: int) -> Header:
+    """Return the header of the one magic-2 batch that `records` are, of at most `max_bytes`.
 
-
-def has_doubtful_times(records: View, now_ms: int, difference_max_ms: int) -> bool:
-    """Return whether the header of a magic-2 batch of a client tells times that cannot be right or
-    are refused: a largest timestamp below the first, log append time, or more than
-    `difference_max_ms` from `now_ms`. Reads nothing else of it.
-    """
-    if len(records) < HEADER_SIZE:
-        return False
-    first, largest = _TIMESTAMPS.unpack_from(records, _TIMESTAMPS_POSITION)
-    return bool(
-        largest < first
-        or records[_ATTRIBUTES_END - 1] & LOG_APPEND_TIME
-        or (
-            difference_max_ms < _NO_LIMIT_MS
-            and not _are_near(first, largest, now_ms, difference_max_ms)
-        )
-    )
-
-
-def claims_many_records(records: View) -> bool:
-    """Return whether a compressed magic-2 batch claims more records than it has bytes.
-
-    That can be true, of very many equal records. If it is not, the claim would move the log end
-    offset by up to 2^31 for a few bytes.
-    """
-    if not is_compressed(records):
-        return False
-    (count,) = _RECORD_COUNT.unpack_from(records, _RECORD_COUNT_POSITION)
-    return bool(count > len(records))
-
-
-def validate(records: View, origin: Origin, max_bytes: int) -> Header:
-    """Check that `records` is exactly one well-formed magic-2 batch of at most `max_bytes`; return
-    its header.
-
-    Raises KafkaError: CORRUPT_MESSAGE for an impossible header or a wrong checksum,
-    MESSAGE_TOO_LARGE, INVALID_RECORD where there is no whole batch or more than one, or one that is
-    sound but breaks a rule (count and offset range, offsets of a client that do not begin at 0,
-    control batch from a client, producer id without sequence), as Kafka's ProduceRequest and
-    LogValidator do.
+    Only the header is read. Raises KafkaError: CORRUPT_MESSAGE for an impossible header,
+    MESSAGE_TOO_LARGE, INVALID_RECORD where there is no whole batch or more than one.
     """
     try:
         header = parse(records)
@@ -292,44 +254,55 @@ def validate(records: View, origin: Origin, max_bytes: int) -> Header:
             ErrorCode.MESSAGE_TOO_LARGE,
             f"batch of {size} bytes is over max.message.bytes={max_bytes}",
         )
-    try:
-        check_crc(records, 0, header)
-    except CorruptBatchError as error:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-    _check_rules(header, origin)
     return header
 
 
-def _check_rules(header: Header, origin: Origin) -> None:
-    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
+def validate(records: View, header: Header, origin: Origin) -> None:
+    """Check that the batch whose header `sole` returned is well-formed.
+
+    Raises KafkaError: CORRUPT_MESSAGE for a wrong checksum, INVALID_RECORD for a batch that is
+    sound but breaks a rule (count and offset range, offsets of a client that do not begin at 0,
+    control batch from a client, producer id without sequence), as Kafka's ProduceRequest and
+    LogValidator do.
+    """
+    (
+        base_offset, length, _, _, crc, attributes, last_offset_delta, _, _,
+        producer_id, _, base_sequence, record_count,
+    ) = header  # fmt: skip
+    computed = crc32c(memoryview(records)[_CRC_START:])
+    if computed != crc:
+        reason = f"checksum {computed:#010x}, stored {crc:#010x}"
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, reason)
+    if record_count <= 0 or record_count != last_offset_delta + 1:
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
-            f"{header.record_count} records with a last offset delta of {header.last_offset_delta}",
+            f"{record_count} records with a last offset delta of {last_offset_delta}",
         )
-    if not header.attributes & CODEC_MASK:
-        room = (header.size - HEADER_SIZE) // SMALLEST_RECORD
-        if header.record_count > room:
+    codec = attributes & CODEC_MASK
+    if codec == 0:
+        room = (length + LOG_OVERHEAD - HEADER_SIZE) // SMALLEST_RECORD
+        if record_count > room:
             raise KafkaError(
                 ErrorCode.INVALID_RECORD,
-                f"{header.record_count} records in a batch that has room for {room}",
+                f"{record_count} records in a batch that has room for {room}",
             )
-    if header.attributes & CODEC_MASK > 4:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"compression codec {header.codec}")
-    if origin is Origin.CLIENT:
-        if header.base_offset != 0:
+    elif codec > 4:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"compression codec {codec}")
+    if origin is CLIENT:
+        if base_offset != 0:
             raise KafkaError(
-                ErrorCode.INVALID_RECORD, f"base offset {header.base_offset} where 0 is required"
+                ErrorCode.INVALID_RECORD, f"base offset {base_offset} where 0 is required"
             )
-        if header.attributes & CONTROL:
+        if attributes & CONTROL:
             raise KafkaError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
-        if header.attributes & TRANSACTIONAL:
+        if attributes & TRANSACTIONAL:
             raise KafkaError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served"
             )
-        if header.producer_id >= 0 and header.base_sequence < 0:
+        if producer_id >= 0 and base_sequence < 0:
             raise KafkaError(
                 ErrorCode.INVALID_RECORD,
-                f"producer {header.producer_id} sent base sequence {header.base_sequence}",
+                f"producer {producer_id} sent base sequence {base_sequence}",
             )
 
 
@@ -341,14 +314,10 @@ def has_valid_times(header: Header, now_ms: int, difference_max_ms: int) -> bool
     """
     return not header.attributes & LOG_APPEND_TIME and (
         difference_max_ms >= _NO_LIMIT_MS
-        or _are_near(header.first_timestamp, header.max_timestamp, now_ms, difference_max_ms)
-    )
-
-
-def _are_near(first: int, largest: int, now_ms: int, difference_max_ms: int) -> bool:
-    return all(
-        timestamp == NO_TIMESTAMP or abs(timestamp - now_ms) <= difference_max_ms
-        for timestamp in (first, largest)
+        or all(
+            timestamp == NO_TIMESTAMP or abs(timestamp - now_ms) <= difference_max_ms
+            for timestamp in (header.first_timestamp, header.max_timestamp)
+        )
     )
 
 
@@ -358,8 +327,8 @@ def stamp(
     base_offset: int,
     leader_epoch: int,
     append_time_ms: int | None = None,
-) -> tuple[Header, Sequence[View]]:
-    """Return the header as it will be stored, and the buffers to write one after another.
+) -> Sequence[View]:
+    """Return the buffers to write one after another.
 
     With create time only the first 16 bytes are new and the checksum stays; they are patched in
     place where `records` can be written to, which saves gathering. with `append_time_ms`
@@ -367,11 +336,10 @@ def stamp(
     """
     view = memoryview(records)
     if append_time_ms is None:
-        stored = Header._make((base_offset, header.length, leader_epoch, *header[3:]))
         if view.readonly:
-            return stored, (_PATCH.pack(base_offset, header.length, leader_epoch), view[16:])
+            return _PATCH.pack(base_offset, header.length, leader_epoch), view[_PATCH.size :]
         _PATCH.pack_into(view, 0, base_offset, header.length, leader_epoch)
-        return stored, (view,)
+        return (view,)
     stored = header._replace(
         base_offset=base_offset,
         leader_epoch=leader_epoch,
@@ -381,7 +349,7 @@ def stamp(
     head = bytearray(HEADER.pack(*stored))
     crc = crc32c(view[HEADER_SIZE:], crc32c(head[_CRC_START:]))
     struct.pack_into(">I", head, _CRC_POSITION, crc)
-    return stored._replace(crc=crc), (head, view[HEADER_SIZE:])
+    return head, view[HEADER_SIZE:]
 
 
 def seal(header: Header, payload: View) -> bytes:

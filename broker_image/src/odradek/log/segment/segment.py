@@ -20,6 +20,7 @@ from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment import batch_file
 from odradek.log.segment.files import SharedFile, read_exactly, sync, write_all
 from odradek.log.segment.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex, TimeIndex
+from odradek.log.segment.placed import Placed, placed
 from odradek.log.segment.tail import Tail
 from odradek.protocol.regions import Buffer
 
@@ -191,19 +192,11 @@ class Segment:
         """Return whether `offset` can be written relative to the base offset."""
         return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
-    @property
-    def has_full_index(self) -> bool:
-        """Return whether one of the indexes takes no more entries."""
-        return self.index.is_full or self.time_index.is_full
-
-    def append(
-        self, buffers: Sequence[Buffer], length: int, batches: Sequence[tuple[int, Header]]
-    ) -> None:
+    def append(self, buffers: Sequence[Buffer], length: int, batches: Sequence[Placed]) -> None:
         """Write `length` bytes of whole batches at the end, with index entries where they are due.
 
-        `batches` gives (position within the buffers, header as stored). Readers see nothing before
-        `publish`. When a write fails, the file is truncated to its old size and OSError is raised,
-        so that no torn bytes stay.
+        `batches` are in the buffers. Readers see nothing before `publish`. When a write fails, the
+        file is truncated to its old size and OSError is raised, so that no torn bytes stay.
         """
         position = self.size
         fd = self.log.acquire()
@@ -217,37 +210,36 @@ class Segment:
             self._index(batches, position)
         except OSError:
             os.ftruncate(fd, position)
-            self.index.truncate_to(batches[0][1].base_offset)
-            self.time_index.truncate_to(batches[0][1].base_offset)
+            _, _, base_offset, _, _ = batches[0]
+            self.index.truncate_to(base_offset)
+            self.time_index.truncate_to(base_offset)
             raise
         finally:
             self.log.release()
 
-    def _index(self, batches: Sequence[tuple[int, Header]], position: int) -> None:
+    def _index(self, batches: Sequence[Placed], position: int) -> None:
+        """Note the newest timestamp, and add index entries where they are due."""
         newest, newest_offset = self.max_timestamp, self.offset_of_max_timestamp
         since = self._bytes_since_index
-        for at, header in batches:
-            if header.max_timestamp > newest:
-                newest, newest_offset = header.max_timestamp, header.last_offset
+        for at, size, _, last_offset, timestamp in batches:
+            if timestamp > newest:
+                newest, newest_offset = timestamp, last_offset
             if since > self.interval_bytes and not self.index.is_full:
-                self.index.append(header.last_offset, position + at)
+                self.index.append(last_offset, position + at)
                 if newest >= 0 and not self.time_index.is_full:
                     self.time_index.append(newest, newest_offset)
                 since = 0
-            since += header.length + batch.LOG_OVERHEAD
+            since += size
         self._bytes_since_index = since
+        self._max_timestamp, self.offset_of_max_timestamp = newest, newest_offset
 
-    def publish(self, batches: Sequence[tuple[int, Header]], length: int) -> None:
+    def publish(self, batches: Sequence[Placed], length: int) -> None:
         """Make what `append` wrote visible to readers."""
-        if self.size == 0:
-            self._first_timestamp = batches[0][1].max_timestamp
-        newest = self.max_timestamp
-        for at, header in batches:
-            self.tail.add(header.base_offset, header.last_offset, self.size + at)
-            if header.max_timestamp > newest:
-                newest = header.max_timestamp
-                self._max_timestamp, self.offset_of_max_timestamp = newest, header.last_offset
-        self.size += length
+        position = self.size
+        if position == 0:
+            _, _, _, _, self._first_timestamp = batches[0]
+        self.tail.add(batches, position)
+        self.size = position + length
 
     def truncation_point(self, offset: int) -> tuple[int, int]:
         """Return the position where a truncation to `offset` cuts, which is the begin of a batch,
@@ -485,12 +477,7 @@ class Segment:
         self._bytes_since_index = 0
 
     def _index_one(self, position: int, header: Header) -> None:
-        self._index(((0, header),), position)
-        if header.max_timestamp > self.max_timestamp:
-            self._max_timestamp, self.offset_of_max_timestamp = (
-                header.max_timestamp,
-                header.last_offset,
-            )
+        self._index((placed(0, header),), position)
 
     def recover(self, on_batch: Callable[[int, Header, memoryview], None]) -> int:
         """Check every batch, rebuild the indexes, truncate behind the last valid batch; return the

@@ -2,6 +2,9 @@
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Sequence
+
+from odradek.log.segment.placed import Placed
 
 _TAIL_BATCHES = 128
 
@@ -16,16 +19,18 @@ class Tail:
         self._last_offsets = array("q")
         self._positions = array("q")
 
-    def add(self, base_offset: int, last_offset: int, position: int) -> None:
-        """Remember the batch at `position`, which follows the one before."""
-        if not self._last_offsets:
-            self._first = base_offset
-        elif len(self._last_offsets) >= _TAIL_BATCHES:
-            half = _TAIL_BATCHES // 2
-            self._first = self._last_offsets[half - 1] + 1
-            del self._last_offsets[:half], self._positions[:half]
-        self._last_offsets.append(last_offset)
-        self._positions.append(position)
+    def add(self, batches: Sequence[Placed], position: int) -> None:
+        """Remember batches, which are written at `position` and follow those before."""
+        last_offsets, positions = self._last_offsets, self._positions
+        if not last_offsets:
+            _, _, self._first, _, _ = batches[0]
+        for at, _, _, last_offset, _ in batches:
+            if len(last_offsets) >= _TAIL_BATCHES:
+                half = _TAIL_BATCHES // 2
+                self._first = last_offsets[half - 1] + 1
+                del last_offsets[:half], positions[:half]
+            last_offsets.append(last_offset)
+            positions.append(position + at)
 
     def find(self, offset: int, end: int) -> tuple[int, int] | None:
         """Return start and end position of the first batch whose last offset is at least `offset`.
