@@ -6,7 +6,7 @@ Versions before 3 carry the message formats before 0.11, which are first convert
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
 
 from odradek import slices
@@ -15,10 +15,10 @@ from odradek.handlers.authorization import allowed
 from odradek.handlers.context import Broker, RequestContext
 from odradek.log.partition import conversion
 from odradek.log.records import batch, compression
-from odradek.log.records.batch import Origin
+from odradek.log.records.batch import CLIENT
 from odradek.net.frame import ProtocolViolation
 from odradek.net.owed_answers import Later
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import NO_ERROR, ErrorCode, KafkaError
 from odradek.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
@@ -48,8 +48,10 @@ PARTITIONS_AT_ONCE = 500
 _SHORTEST_MESSAGE = 26
 _CODEC_AT = 22
 
-Entries = list[tuple[TopicPartition, Buffer]]
+Entries = dict[TopicPartition, Buffer]
 _Answers = dict[str, TopicProduceResponse]
+
+_tuple = tuple.__new__
 
 
 async def produce(
@@ -59,59 +61,75 @@ async def produce(
 
     With acks=0 there is no answer; an error then closes the connection.
     """
-    entries: Entries = []
+    entries: Entries = {}
+    count = 0
     for number, topic in enumerate(request.topic_data, 1):
+        name = topic.name
         for part in topic.partition_data:
-            records = part.records if part.records is not None else b""
-            entries.append((TopicPartition(topic.name, part.index), records))
-            if len(entries) % PARTITIONS_AT_ONCE == 0:
+            # As in Kafka, of a partition that is named twice the last records count.
+            entries[_tuple(TopicPartition, (name, part.index))] = part.records or b""
+            count += 1
+            if count % PARTITIONS_AT_ONCE == 0:
                 await slices.pause()
         if number % PARTITIONS_AT_ONCE == 0:
             await slices.pause()
-    # As in Kafka, of a partition that is named twice the last records count.
     if len(entries) > PARTITIONS_AT_ONCE:
-        entries = await _last_of_each(entries)
-    elif len(entries) > 1:
-        entries = list(dict(entries).items())
+        return await _produce_in_slices(broker, request, context, entries)
     refusal = _refusal(request)
-    if refusal is not ErrorCode.NONE:
-        outcomes = []
-        for few in slices.cut(entries, PARTITIONS_AT_ONCE):
-            outcomes += [AppendOutcome(key, refusal) for key, _ in few]
-            if len(few) == PARTITIONS_AT_ONCE:
-                await slices.pause()
-    elif len(entries) <= PARTITIONS_AT_ONCE:
-        outcomes, appended = await _append_where_allowed(broker, request, context, entries)
+    if refusal is not NO_ERROR:
+        outcomes = [AppendOutcome(key, refusal) for key in entries]
+    else:
+        outcomes, appended = await _append_where_allowed(broker, request, context, entries.items())
         if request.acks == ACKS_ALL:
             if context.takes_later and not appended.is_settled:
-                sizes = [len(records) for _, records in entries]
+                sizes = [len(records) for records in entries.values()]
                 return Later(partial(_acknowledged, broker, sizes, outcomes, appended))
             await appended.acknowledged()
-    else:
-        # The timeout is for each of them.
-        outcomes = []
-        for few in slices.cut(entries, PARTITIONS_AT_ONCE):
+    _count(broker, map(len, entries.values()), outcomes)
+    if request.acks == 0:
+        _raise_if_failed(outcomes)
+        return None
+    return _response(outcomes)
+
+
+async def _produce_in_slices(
+    broker: Broker, request: ProduceRequest, context: RequestContext, entries: Entries
+) -> ProduceResponse | None:
+    """As `produce`, of many partitions. The timeout is for each slice of them."""
+    refusal = _refusal(request)
+    outcomes: list[AppendOutcome] = []
+    for few in slices.cut(entries.items(), PARTITIONS_AT_ONCE):
+        if refusal is not NO_ERROR:
+            some = [AppendOutcome(key, refusal) for key, _ in few]
+        else:
             some, appended = await _append_where_allowed(broker, request, context, few)
             if request.acks == ACKS_ALL:
                 await appended.acknowledged()
-            outcomes += some
-            await slices.pause()
-    count = broker.metrics.bytes_in
-    for number, ((key, records), outcome) in enumerate(zip(entries, outcomes, strict=True), 1):
-        if outcome.error is ErrorCode.NONE:
-            count(key.topic, len(records), outcome.record_count)
-        if number % PARTITIONS_AT_ONCE == 0:
-            await slices.pause()
-    if request.acks == 0:
-        failed = [one for one in outcomes if one.error is not ErrorCode.NONE]
-        if failed:
-            # As in Kafka: the producer expects no answer, so nothing else can report it.
-            raise ProtocolViolation(f"acks=0 to {failed[0].key}: {failed[0].error.name}")
-        return None
-    if len(outcomes) <= PARTITIONS_AT_ONCE:
-        return _response(outcomes)
+        _count(broker, (len(records) for _, records in few), some)
+        outcomes += some
+        await slices.pause()
     slices.discard(entries)
+    if request.acks == 0:
+        _raise_if_failed(outcomes)
+        return None
     return await slices.run(_response_in_slices(outcomes))
+
+
+def _count(broker: Broker, sizes: Iterable[int], outcomes: Iterable[AppendOutcome]) -> None:
+    """Count the bytes and records that were appended."""
+    count = broker.metrics.bytes_in
+    for size, outcome in zip(sizes, outcomes, strict=True):
+        if outcome.error is NO_ERROR:
+            count(outcome.key.topic, size, outcome.record_count)
+
+
+def _raise_if_failed(outcomes: Iterable[AppendOutcome]) -> None:
+    """Raise ProtocolViolation for the first error, as in Kafka: with acks=0 the producer expects no
+    answer, so nothing else can report it.
+    """
+    for one in outcomes:
+        if one.error is not NO_ERROR:
+            raise ProtocolViolation(f"acks=0 to {one.key}: {one.error.name}")
 
 
 async def _acknowledged(
@@ -119,45 +137,31 @@ async def _acknowledged(
 ) -> ProduceResponse:
     """Return the answer once other replicas have the records; keeps nothing of the request."""
     await appended.acknowledged()
-    for size, outcome in zip(sizes, outcomes, strict=True):
-        if outcome.error is ErrorCode.NONE:
-            broker.metrics.bytes_in(outcome.key.topic, size, outcome.record_count)
+    _count(broker, sizes, outcomes)
     return _response(outcomes)
 
 
-async def _last_of_each(entries: Entries) -> Entries:
-    last: dict[TopicPartition, Buffer] = {}
-    for few in slices.cut(entries, slices.KEYS_AT_ONCE):
-        last.update(few)
-        await slices.pause()
-    found: Entries = []
-    for few in slices.cut(last.items(), slices.KEYS_AT_ONCE):
-        found += few
-        await slices.pause()
-    slices.discard(entries, last)
-    return found
-
-
 async def _append_where_allowed(
-    broker: Broker, request: ProduceRequest, context: RequestContext, entries: Entries
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    entries: Collection[tuple[TopicPartition, Buffer]],
 ) -> tuple[list[AppendOutcome], Appended]:
     """Append, but refuse records of clients for internal topics.
 
     Return one outcome per entry, which hold once what was appended is acknowledged.
     """
-    refused = {
-        number: AppendOutcome(key, ErrorCode.INVALID_TOPIC_EXCEPTION)
-        for number, (key, _) in enumerate(entries)
-        if key.topic in INTERNAL_TOPICS and not _may_write_to_internal(broker, context, key)
-    }
-    allowed = entries
+    refused: dict[int, AppendOutcome] = {}
+    for number, (key, _) in enumerate(entries):
+        if key.topic in INTERNAL_TOPICS and not _may_write_to_internal(broker, context, key):
+            refused[number] = AppendOutcome(key, ErrorCode.INVALID_TOPIC_EXCEPTION)
     if refused:
-        allowed = [entry for number, entry in enumerate(entries) if number not in refused]
+        entries = [entry for number, entry in enumerate(entries) if number not in refused]
     if context.version < FIRST_WITH_INVALID_RECORD:
-        outcomes, appended = await _append_for_old_client(broker, request, context.version, allowed)
+        outcomes, appended = await _append_for_old_client(broker, request, context.version, entries)
     else:
         appended = await broker.replicas.begin_append(
-            allowed, request.acks, request.timeout_ms, Origin.CLIENT
+            entries, request.acks, request.timeout_ms, CLIENT
         )
         outcomes = appended.outcomes
     return (_in_order(refused, outcomes) if refused else outcomes), appended
@@ -186,19 +190,20 @@ def _in_order(
 
 
 async def _append_for_old_client(
-    broker: Broker, request: ProduceRequest, version: int, entries: Entries
+    broker: Broker,
+    request: ProduceRequest,
+    version: int,
+    entries: Iterable[tuple[TopicPartition, Buffer]],
 ) -> tuple[list[AppendOutcome], Appended]:
     """Append the records of an old request; return only error codes that its client knows."""
     refused: dict[int, AppendOutcome] = {}
-    sound: Entries = []
+    sound: list[tuple[TopicPartition, Buffer]] = []
     for number, (key, records) in enumerate(entries):
         try:
             sound.append((key, await _as_batch(broker, key, records, version)))
         except KafkaError as refusal:
             refused[number] = AppendOutcome(key, refusal.code)
-    appended = await broker.replicas.begin_append(
-        sound, request.acks, request.timeout_ms, Origin.CLIENT
-    )
+    appended = await broker.replicas.begin_append(sound, request.acks, request.timeout_ms, CLIENT)
     outcomes = _in_order(refused, appended.outcomes)
     for outcome in outcomes:
         if outcome.error is ErrorCode.INVALID_RECORD:
@@ -233,7 +238,7 @@ def _refusal(request: ProduceRequest) -> ErrorCode:
     if request.transactional_id is not None:
         # There are no transactions; clients take this code as fatal.
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return ErrorCode.NONE
+    return NO_ERROR
 
 
 def _response(outcomes: Sequence[AppendOutcome]) -> ProduceResponse:

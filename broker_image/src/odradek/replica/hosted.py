@@ -7,7 +7,7 @@ A change of role wakes all of them.
 
 from __future__ import annotations
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import NO_ERROR, ErrorCode
 from odradek.replica.metadata import MetadataCache
 from odradek.replica.partition import NO_EPOCH, Partition
 from odradek.replica.purgatory import Purgatory
@@ -32,7 +32,7 @@ class HostedPartitions:
         partition = self.partitions.get(key)
         if partition is not None:
             error = partition.check_leader(leader_epoch)
-            return (partition, error) if error is ErrorCode.NONE else (None, error)
+            return (partition, error) if error is NO_ERROR else (None, error)
         if self.metadata.partition(key.topic, key.partition) is not None:
             return None, ErrorCode.NOT_LEADER_OR_FOLLOWER
         return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

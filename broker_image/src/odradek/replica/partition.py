@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import NO_ERROR, ErrorCode
 from odradek.replica import isr as rules
 from odradek.replica.isr import FollowerProgress, Isr
 from odradek.replica.registrations import Registered
@@ -72,9 +72,9 @@ class Partition:
 
     Invariants at the end of every method:
 
-    - log start <= high watermark <= log end. `_set_high_watermark` keeps the mark in this range.
-      Only its upper end is asserted: retention raises the log start in a thread of its own, and
-      while a follower truncates (under `truncation_lock`) its mark may lie above the log end.
+    - log start <= high watermark <= log end. `Log` keeps the mark in this range, and asserts its
+      upper end: retention raises the log start in a thread of its own, and while a follower
+      truncates (under `truncation_lock`) its mark may lie above the log end.
     - The high watermark of a leader never falls. That of a follower may: a new leader can have a
       lower one.
     - The leader epoch never falls.
@@ -225,7 +225,7 @@ class Partition:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
         if self.leader != self.broker_id:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.NONE
+        return NO_ERROR
 
     def record_fetch(self, replica: int, fetch_offset: int, start_offset: int) -> bool:
         """Record that a follower has everything below `fetch_offset`.
@@ -240,18 +240,19 @@ class Partition:
 
     def advance_high_watermark(self) -> bool:
         """Recompute the high watermark of a leader; return whether it rose."""
-        mark = rules.high_watermark(
-            self.high_watermark,
-            self.isr,
-            self.broker_id,
-            self.followers,
-            self.log.committable_end,
-            self.clock_ms(),
-            self.limits.time_max_ms,
-        )
-        if mark == self.high_watermark:
+        mark = self.log.committable_end
+        if self.followers:
+            mark = rules.high_watermark(
+                self.high_watermark,
+                self.isr,
+                self.broker_id,
+                self.followers,
+                mark,
+                self.clock_ms(),
+                self.limits.time_max_ms,
+            )
+        if mark <= self.high_watermark:
             return False
-        assert mark > self.high_watermark, f"{self.key}: high watermark falls to {mark}"
         self._set_high_watermark(mark)
         return True
 
@@ -260,11 +261,12 @@ class Partition:
         self._set_high_watermark(leaders_mark)
 
     def _set_high_watermark(self, mark: int) -> None:
-        """Keep the mark within the log; retention and compaction of the log stop there."""
+        """Set the mark, which the log keeps within itself; its retention and compaction stop
+        there.
+        """
         log = self.log
-        self.high_watermark = max(min(mark, log.log_end_offset), log.log_start_offset)
-        assert self.high_watermark <= log.log_end_offset, f"{self.key}: log start above log end"
-        log.high_watermark = self.high_watermark
+        log.high_watermark = mark
+        self.high_watermark = log.high_watermark
 
     def low_watermark(self, alive: Container[int]) -> int:
         """Return the least log start that is durable on the replicas that are in sync or alive.

@@ -133,9 +133,10 @@ class Purgatory(Generic[Key]):
             for watch in self._watches:
                 if key in watch.keys:
                     watch.resolve(True)
-        waiting = self._waiters.get(key)
-        if waiting is not None:
-            self._check(tuple(waiting))
+        if self._waiters:
+            waiting = self._waiters.get(key)
+            if waiting is not None:
+                self._check(tuple(waiting))
 
     def _check(self, waiters: Iterable[_Waiter]) -> None:
         for waiter in waiters:
