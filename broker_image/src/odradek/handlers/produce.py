@@ -85,7 +85,7 @@ async def produce(
                 sizes = [len(records) for records in entries.values()]
                 return Later(partial(_acknowledged, broker, sizes, outcomes, appended))
             await appended.acknowledged()
-    _count(broker, map(len, entries.values()), outcomes)
+    _count(broker, list(map(len, entries.values())), outcomes)
     if request.acks == 0:
         _raise_if_failed(outcomes)
         return None
@@ -105,7 +105,7 @@ async def _produce_in_slices(
             some, appended = await _append_where_allowed(broker, request, context, few)
             if request.acks == ACKS_ALL:
                 await appended.acknowledged()
-        _count(broker, (len(records) for _, records in few), some)
+        _count(broker, [len(records) for _, records in few], some)
         outcomes += some
         await slices.pause()
     slices.discard(entries)
@@ -115,12 +115,12 @@ async def _produce_in_slices(
     return await slices.run(_response_in_slices(outcomes))
 
 
-def _count(broker: Broker, sizes: Iterable[int], outcomes: Iterable[AppendOutcome]) -> None:
-    """Count the bytes and records that were appended."""
+def _count(broker: Broker, sizes: Sequence[int], outcomes: Iterable[AppendOutcome]) -> None:
+    """Count the bytes and records that were appended; there is a size for each outcome."""
     count = broker.metrics.bytes_in
-    for size, outcome in zip(sizes, outcomes, strict=True):
+    for number, outcome in enumerate(outcomes):
         if outcome.error is NO_ERROR:
-            count(outcome.key.topic, size, outcome.record_count)
+            count(outcome.key.topic, sizes[number], outcome.record_count)
 
 
 def _raise_if_failed(outcomes: Iterable[AppendOutcome]) -> None:
@@ -263,14 +263,12 @@ def _add_answers(topics: _Answers, outcomes: Iterable[AppendOutcome], record_err
     """Add the answers of partitions; return how many records the answer names then."""
     for outcome in outcomes:
         name, index = outcome.key
-        answer = PartitionProduceResponse(
-            index=index,
-            error_code=outcome.error,
-            base_offset=outcome.base_offset,
-            log_append_time_ms=outcome.log_append_time_ms,
-            log_start_offset=outcome.log_start_offset,
-            error_message=outcome.message,
-        )
+        # Each argument of the constructor costs more than an assignment.
+        answer = PartitionProduceResponse(index=index, base_offset=outcome.base_offset)
+        answer.log_append_time_ms = outcome.log_append_time_ms
+        answer.log_start_offset = outcome.log_start_offset
+        answer.error_code = outcome.error
+        answer.error_message = outcome.message
         if outcome.record_errors and record_errors < MOST_RECORD_ERRORS:
             answer.record_errors = [
                 BatchIndexAndErrorMessage(

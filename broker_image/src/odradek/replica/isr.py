@@ -143,9 +143,11 @@ def high_watermark(
     maximal = isr.maximal
     for replica, progress in followers.items():
         if (
-            replica != leader
-            and progress.end_offset < least
+            progress.end_offset < least
+            and replica != leader
             and (replica in maximal or now_ms - progress.last_caught_up_ms <= lag_time_max_ms)
         ):
             least = progress.end_offset
+            if least <= current:
+                return current
     return max(current, least)

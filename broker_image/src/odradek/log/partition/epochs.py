@@ -117,11 +117,12 @@ class EpochCache:
         The formats before 0.11 carry none. Behind such a batch the known epochs say nothing any
         more, so they go, and replicas trust the high watermark, as in Kafka.
         """
-        if magic == 2:
-            if leader_epoch > self.latest:
-                self.note(leader_epoch, base_offset)
-        elif self._entries:
-            self.clear()
+        entries = self._entries
+        if magic < 2:
+            if entries:
+                self.clear()
+        elif not entries or leader_epoch > entries[-1][0]:
+            self.note(leader_epoch, base_offset)
 
     def replace(self, entries: list[tuple[int, int]]) -> None:
         """Take the entries of another log with the same batches. Raises OSError."""

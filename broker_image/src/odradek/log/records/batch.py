@@ -230,6 +230,10 @@ def check_crc(buffer: View, position: int, header: Header) -> None:
         raise CorruptBatchError(position, f"checksum {computed:#010x}, stored {header.crc:#010x}")
 
 
+def _view(records: View) -> memoryview:
+    return records if type(records) is memoryview else memoryview(records)
+
+
 def sole(records: View, max_bytes: int) -> Header:
     """Return the header of the one magic-2 batch that `records` are, of at most `max_bytes`.
 
@@ -269,7 +273,7 @@ def validate(records: View, header: Header, origin: Origin) -> None:
         base_offset, length, _, _, crc, attributes, last_offset_delta, _, _,
         producer_id, _, base_sequence, record_count,
     ) = header  # fmt: skip
-    computed = crc32c(memoryview(records)[_CRC_START:])
+    computed = crc32c(_view(records)[_CRC_START:])
     if computed != crc:
         reason = f"checksum {computed:#010x}, stored {crc:#010x}"
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, reason)
@@ -334,7 +338,7 @@ def stamp(
     place where `records` can be written to, which saves gathering. with `append_time_ms`
     the whole header is new, says log append time, and carries a new checksum.
     """
-    view = memoryview(records)
+    view = _view(records)
     if append_time_ms is None:
         if view.readonly:
             return _PATCH.pack(base_offset, header.length, leader_epoch), view[_PATCH.size :]

@@ -219,7 +219,10 @@ class Segment:
 
     def _index(self, batches: Sequence[Placed], position: int) -> None:
         """Note the newest timestamp, and add index entries where they are due."""
-        newest, newest_offset = self.max_timestamp, self.offset_of_max_timestamp
+        newest = self._max_timestamp
+        if newest is None:
+            newest = self.max_timestamp
+        newest_offset = self.offset_of_max_timestamp
         since = self._bytes_since_index
         for at, size, _, last_offset, timestamp in batches:
             if timestamp > newest:
