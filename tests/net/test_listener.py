@@ -93,6 +93,54 @@ async def test_a_closed_connection_is_freed_at_once() -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize("error", [ProtocolViolation, asyncio.CancelledError, RuntimeError])
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_connection_whose_request_fails_is_closed_and_freed_at_once(
+    error: type[BaseException], waits: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "odradek")  # records keep exceptions
+
+    async def fail(frame: memoryview, peer: ClientInfo) -> None:
+        if waits:
+            await asyncio.sleep(0)
+        raise error
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with listening(fail) as listener, connected(listener) as (reader, writer):
+            async with asyncio.timeout(60):
+                while listener.connection_count == 0:
+                    await asyncio.sleep(0)
+            [found] = [each for each in gc.get_objects() if isinstance(each, Connection)]
+            connection = weakref.ref(found)
+            del found
+            writer.write(framed(b"request"))
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""
+                while connection() is not None:
+                    await asyncio.sleep(0)
+    finally:
+        gc.enable()
+
+
+async def test_requests_without_a_wait_are_served_in_the_task_of_their_connection() -> None:
+    tasks: set[asyncio.Task[None] | None] = set()
+
+    async def note(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+        async with asyncio.timeout(60):
+            tasks.add(asyncio.current_task())
+        return [bytes(frame)]
+
+    async with listening(note) as listener, connected(listener) as (reader, writer):
+        for _ in range(3):
+            writer.write(framed(b"request"))
+            await read_frame(reader)
+        [task] = tasks
+        assert task is not None
+        assert task.get_name().startswith("connection ")
+
+
 async def test_frame_cut_at_every_byte_arrives_whole() -> None:
     request = framed(b"one request") + framed(b"and its successor")
     async with listening(echo) as listener:

@@ -13,7 +13,8 @@ the listener's sweep looks at. Answers of file regions hold no memory and may wa
 connection counts as idle.
 
 The socket stays registered for reading while a request is in progress. So the usual peer, which
-sends its next request after the answer, costs no epoll call besides the wait.
+sends its next request after the answer, costs no epoll call besides the wait. It is answered within
+the callback of the event loop; only what has to wait wakes the task (see `begun_work`).
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
 
+from odradek.net.begun_work import BegunWork, begin
 from odradek.net.connection_quotas import ConnectionQuotas
 from odradek.net.frame import KEPT_BYTES, READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.handshakes import HandshakeError
@@ -134,6 +136,7 @@ class Connection:
             takes_later=True,
         )
         self._loop = asyncio.get_running_loop()
+        self._time = self._loop.time
         self._task: asyncio.Task[None] | None = None
         self._transport = transport
         self._dispatch = dispatch
@@ -153,16 +156,17 @@ class Connection:
         self._ended = False  # the peer sends no more
         self._closing = False  # we answer no more
         self._in_dispatch = False
-        self._arrival: InlineFuture[memoryview | None] | None = None
+        # While no frame is served, and nothing has to wait.
+        self._arrival: InlineFuture[BegunWork | None] | None = None
         self._turn = 0  # what was answered since the event loop last went round, in frames
-        self._last_active = self._loop.time()
+        self._last_active = self._time()
 
     def idle_seconds(self) -> float:
         """Return the seconds without traffic; 0 while the peer waits for us."""
         owes = self._owed is not None and self._owed.awaits_replicas
         if (self._in_dispatch or self._waits_for_memory or self._mute or owes) and not self._ended:
             return 0.0
-        return self._loop.time() - self._last_active
+        return self._time() - self._last_active
 
     def too_slow(self, looks_per_window: int, window_s: float) -> str:
         """Return which transfer the peer moves too slowly (a reason of `closed`), "" if none.
@@ -302,17 +306,45 @@ class Connection:
         self.peer = replace(self.peer, is_connected=lambda: False, next_request=self._next_request)
 
     async def _serve(self) -> None:
-        while (frame := await self._next_frame()) is not None:
+        """Do what frames had to wait for; `_on_readable` begins to serve them."""
+        while (work := await self._next_work()) is not None:
+            await work
+        if self._owed is not None:
+            await self._owed.until_owed(0)
+
+    async def _next_work(self) -> BegunWork | None:
+        """Return what is left of a frame that has to wait, None if there are no more frames."""
+        if self._closing or self._ended:
+            return None
+        self._read_on()
+        self._arrival = InlineFuture(loop=self._loop)
+        try:
+            return await self._arrival
+        finally:
+            self._arrival = None
+
+    async def _serve_frames(self, frame: memoryview | None) -> None:
+        """Serve a frame, and those behind it that are there."""
+        while frame is not None:
             self._frames += 1
             if self._owed and not _is_produce(frame):
                 await self._owed.until_owed(0)
-            answer = await self._ask_dispatch(frame)
+            self._in_dispatch = True
+            try:
+                answer = await self._dispatch(frame, self.peer)
+            except OSError as error:
+                # An error of this broker, as of a disk, must not look like a lost peer.
+                raise RuntimeError("request failed") from error
+            finally:
+                self._in_dispatch = False
+                self._last_active = self._time()
             self._turn += 1
             if isinstance(answer, Later) or (self._owed and self._throttling.send is None):
                 self._owe(answer)
             elif answer is not None:
                 if self._throttling.send is None:
-                    await self._answer(answer)
+                    if left := self._send_short(answer):
+                        await self._send_all(left)
                 else:
                     if self._owed:
                         await self._owed.until_owed(0)
@@ -330,8 +362,11 @@ class Connection:
                 if self._owed:
                     await self._owed.until_owed(0)
                 await self._stay_muted()
-        if self._owed is not None:
-            await self._owed.until_owed(0)
+            frame = None if self._closing else self._reader.next_frame()
+            if frame is not None and self._turn >= FRAMES_A_TURN:
+                self._turn = 0
+                await asyncio.sleep(0)
+        self._turn = 0
 
     def _owe(self, answer: Answer) -> None:
         """Answer behind those that are owed, of which there are few."""
@@ -357,13 +392,13 @@ class Connection:
         kernel's. So the end of the connection is seen, but for what only a look at the socket shows
         when it is not read.
         """
-        until = self._loop.time() + self._throttling.mute_s
+        until = self._time() + self._throttling.mute_s
         self._throttling.mute_s = 0.0
         self._reader.release_spare()
         self._quotas.muted += 1
         try:
             while not self._closing and not (self._ended and self._reader.is_incomplete):
-                left = until - self._loop.time()
+                left = until - self._time()
                 if left <= 0:
                     break
                 if _has_failed(self._transport.fileno()):
@@ -383,18 +418,16 @@ class Connection:
         if self._mute is not None and not self._mute.done():
             self._mute.set_result(None)
 
-    async def _ask_dispatch(self, frame: memoryview) -> Answer:
-        self._in_dispatch = True
-        try:
-            return await self._dispatch(frame, self.peer)
-        except OSError as error:
-            # An error of this broker, as of a disk, must not look like a lost peer.
-            raise RuntimeError("request failed") from error
-        finally:
-            self._in_dispatch = False
-            self._note_activity()
-
     async def _answer(self, parts: Sequence[Part]) -> None:
+        if left := self._send_short(parts):
+            await self._send_all(left)
+
+    def _send_short(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Send an answer if it is short, as nearly all are; return what is left, with its size."""
+        first = parts[0] if parts else b""
+        if len(parts) == 1 and type(first) is bytes and len(first) <= _COPIED_BYTES:
+            left = send_at_once(self._transport, LENGTH32.pack(len(first)) + first)
+            return [left] if left else ()
         try:
             length = total_length(parts)
             size = LENGTH32.pack(length)
@@ -402,17 +435,11 @@ class Connection:
             close_all(parts)
             raise
         self._turn += length // _BYTES_AS_A_FRAME
-        first = parts[0] if parts else b""
-        if not isinstance(first, bytes) or len(first) > _COPIED_BYTES:
-            parts = [size, *parts]
-        elif len(parts) > 1:
-            parts = [size + first, *parts[1:]]
-        else:
-            # Nearly every answer is one short part that the socket takes at once.
-            left = send_at_once(self._transport, size + first)
-            if not left:
-                return
-            parts = [left]
+        if isinstance(first, bytes) and len(first) <= _COPIED_BYTES:
+            return [size + first, *parts[1:]]
+        return [size, *parts]
+
+    async def _send_all(self, parts: Sequence[Part]) -> None:
         try:
             await self._transport.send_all(parts, self._note_activity, self._on_wait)
         finally:
@@ -427,31 +454,12 @@ class Connection:
             self._waits += 1
             self._quotas.answers.hold(self, outgoing.held_bytes())
 
-    async def _next_frame(self) -> memoryview | None:
-        """Return the next frame, None if the peer has ended or the connection is closing."""
-        if self._closing:
-            return None
-        frame = self._reader.next_frame()
-        if frame is not None:
-            if self._turn >= FRAMES_A_TURN:
-                self._turn = 0
-                await asyncio.sleep(0)
-            return frame
-        if self._ended:
-            return None
-        self._read_on()
-        self._turn = 0
-        self._arrival = InlineFuture(loop=self._loop)
-        try:
-            return await self._arrival
-        finally:
-            self._arrival = None
-
     def _on_readable(self) -> None:
         try:
-            room = self._reader.room()
+            reader = self._reader
+            room = reader.room()
             if not room:
-                # The buffer is full; the next `_next_frame` resumes reading.
+                # The buffer is full; the next `_next_work` resumes reading.
                 self._stop_reading()
                 return
             try:
@@ -461,14 +469,17 @@ class Connection:
             except OSError as error:
                 self._log_loss(error)
                 count = 0
-            self._last_active = self._loop.time()
-            self._reader.received(count)
+            self._last_active = self._time()
+            reader.received(count)
             if count == 0:
                 self._ended = True
                 self._stop_reading()
                 self._unmute()
-            self._announce()
-        except Exception as error:
+            if self._arrival is None:
+                self._next_request.arrived()
+            elif not self._arrival.done():
+                self._serve_arrived()
+        except (Exception, asyncio.CancelledError) as error:
             # The bytes are still there: the event loop would call this again and again.
             self._ended = True
             self._stop_reading()
@@ -479,22 +490,24 @@ class Connection:
                     logging.ERROR, "closing %s:%s", self.peer.host, self.peer.port, exc_info=True
                 )
 
-    def _announce(self) -> None:
-        """Pass a complete frame, the end or a violation to the waiting `_next_frame`."""
-        arrival = self._arrival
-        if arrival is None:
-            self._next_request.arrived()
-            return
-        if arrival.done():
-            return
+    def _serve_arrived(self) -> None:
+        """Serve the frames that are there, until one has to wait; that, and the end, wake the task.
+
+        Raises ProtocolViolation, and what dispatching a frame raises.
+        """
         try:
             frame = self._reader.next_frame()
         except ProtocolViolation as violation:
-            arrival.set_exception(self._explained(violation))
-            return
-        if frame is not None or self._ended:
-            arrival.settle(frame)
-        else:
+            raise self._explained(violation) from None
+        work = None
+        if frame is not None:
+            assert self._task is not None
+            work = begin(self._serve_frames(frame), self._task, self._loop)
+        if work is not None or self._ended or self._closing:
+            # No local variable: the future of an exception must not be in its own traceback.
+            assert self._arrival is not None
+            self._arrival.settle(work)
+        elif not self._reading or self._memory.limited:
             self._read_on()
 
     def _explained(self, violation: ProtocolViolation) -> ProtocolViolation:
@@ -511,7 +524,7 @@ class Connection:
         self._quotas.log.log(logging.DEBUG, text, self.peer.host, self.peer.port, error)
 
     def _note_activity(self) -> None:
-        self._last_active = self._loop.time()
+        self._last_active = self._time()
 
     def _read_on(self) -> None:
         """Read, or wait until there is memory for the buffer of the incomplete frame."""

@@ -38,6 +38,8 @@ class FrameReader:
         self._reuse = reuse
         self._least = INITIAL_BUFFER_BYTES if reuse else READ_AHEAD_BYTES
         self._view = memoryview(bytearray(self._least))
+        self.capacity = self._least
+        """How many bytes the buffer can hold now."""
         self._was_filled = False
         self._start = 0  # first byte that is not part of a frame returned so far
         self._end = 0  # end of the bytes received
@@ -48,11 +50,6 @@ class FrameReader:
     def buffered_bytes(self) -> int:
         """Return how many received bytes belong to no frame returned so far."""
         return self._end - self._start
-
-    @property
-    def capacity(self) -> int:
-        """Return how many bytes the buffer can hold now."""
-        return len(self._view)
 
     @property
     def announced(self) -> int:
@@ -138,5 +135,6 @@ class FrameReader:
         view = memoryview(bytearray(capacity))
         view[:held] = self._view[self._start : self._end]
         self._view, self._start, self._end = view, 0, held
+        self.capacity = capacity
         self._was_filled = False
         self.wanted = 0

@@ -117,7 +117,7 @@ class Sends(Protocol):
         """Return how many bytes were taken. Raises OSError."""
 
 
-def send_at_once(sock: Sends, answer: bytes) -> memoryview:
+def send_at_once(sock: Sends, answer: bytes) -> Buffer:
     """Send what the socket takes without waiting; return the rest.
 
     Raises OSError if the peer is gone.
@@ -125,8 +125,8 @@ def send_at_once(sock: Sends, answer: bytes) -> memoryview:
     try:
         sent = sock.send(answer)
     except (BlockingIOError, InterruptedError):
-        sent = 0
-    return memoryview(answer)[sent:]
+        return answer
+    return b"" if sent == len(answer) else memoryview(answer)[sent:]
 
 
 def ignore_wait(outgoing: Outgoing) -> None:
