@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -43,7 +43,7 @@ from odradek.handlers.rules import Rule
 from odradek.net.connection import Answer, ClientInfo
 from odradek.net.frame import ProtocolViolation
 from odradek.net.owed_answers import Later
-from odradek.protocol import codec, headers
+from odradek.protocol import codec, headers, schema
 from odradek.protocol.api import APIS, Api, ApiKey
 from odradek.protocol.codec import MalformedError, TooManyElementsError
 from odradek.protocol.errors import ErrorCode
@@ -275,6 +275,14 @@ _AS_LARGE_AS_REQUEST: Mapping[int, int] = {
     ApiKey.LIST_OFFSETS: offsets.FIRST_WITH_ONE_OFFSET,
 }
 _NEVER = 0x7FFF
+
+
+@cache
+def _answers_briefly_from(key: int) -> int:
+    """Return the version from which on an answer to a short request is short, too."""
+    return _AS_LARGE_AS_REQUEST.get(key, _NEVER if schema.has_arrays(APIS[key].response) else 0)
+
+
 ADVERTISED = tuple(
     ApiVersion(api_key=key, min_version=served.lowest, max_version=served.highest)
     for key, served in SERVED.items()
@@ -289,6 +297,7 @@ class Dispatcher:
         self._broker = broker
         self._quotas = broker.quotas
         self._listener = listener
+        self._has_metadata = False
         self._served = SERVED if broker.authorizer is None else _RULED
         self._observe = broker.metrics.request_observers(
             {key: served.api.name for key, served in SERVED.items()}
@@ -329,9 +338,10 @@ class Dispatcher:
                 request = await _decode_in_slices(served, version, frame, position)
             except MalformedError as error:
                 raise ProtocolViolation(str(error)) from error
-            if not self._broker.metadata.initialized and header.api_key not in _BEFORE_METADATA:
+            if not self._has_metadata and header.api_key not in _BEFORE_METADATA:
                 # The metadata cache is still empty: "unknown topic" would be wrong.
                 await self._broker.metadata.wait_until_initialized()
+                self._has_metadata = True
             if self._answers.full and served.large_answers:
                 await self._answers.wait_for_room()
             if meter is not None:
@@ -364,7 +374,7 @@ class Dispatcher:
             if isinstance(answer, bytes):
                 start = headers.encode_response_header(served.api, version, correlation_id)
                 return [start + answer]
-            if not is_large and version >= _AS_LARGE_AS_REQUEST.get(header.api_key, _NEVER):
+            if not is_large and version >= _answers_briefly_from(header.api_key):
                 return headers.encode_response(served.api, version, correlation_id, answer)
             # Small requests may have large answers.
             try:

@@ -102,16 +102,21 @@ def encode_in_slices(message: object, version: int) -> Generator[None, None, byt
     return b"".join(parts)  # type: ignore[arg-type]  # no records in files
 
 
-def encode_parts(message: object, version: int) -> list[Part]:
-    """Return bytes and file regions in the order of the wire; the caller then owns the regions."""
-    gathered = _Parts()
+def encode_parts(message: object, version: int, start: bytes = b"") -> list[Part]:
+    """Return bytes and file regions in the order of the wire, behind `start`.
+
+    The caller then owns the regions.
+    """
+    gathered = _Parts(start)
     _encoder(type(message), version)(message, gathered.small.append, gathered.add_records)
     return gathered.end()
 
 
-def encode_parts_in_slices(message: object, version: int) -> Generator[None, None, list[Part]]:
+def encode_parts_in_slices(
+    message: object, version: int, start: bytes = b""
+) -> Generator[None, None, list[Part]]:
     """As `encode_parts`, with more parts. The message must stay as it is meanwhile."""
-    gathered = _Parts()
+    gathered = _Parts(start)
     encoder = _sliced_encoder(type(message), version)
     for _ in encoder(message, gathered.small.append, gathered.add_records):
         gathered.join_if_many()
@@ -165,9 +170,9 @@ class _Parts:
 
     __slots__ = ("_parts", "small")
 
-    def __init__(self) -> None:
+    def __init__(self, start: bytes) -> None:
         self._parts: list[Part] = []
-        self.small: list[Any] = []
+        self.small: list[Any] = [start]
 
     def add_records(self, piece: Part) -> None:
         if isinstance(piece, IN_MEMORY) and len(piece) < LARGE_PART_BYTES:

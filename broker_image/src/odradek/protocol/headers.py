@@ -18,6 +18,11 @@ from odradek.protocol.primitives import LENGTH16, LENGTH32, MalformedError, skip
 from odradek.protocol.regions import Buffer, Part
 
 _REQUEST_START: Final = struct.Struct(">hhi")
+_CONTROLLED_SHUTDOWN: Final = int(ApiKey.CONTROLLED_SHUTDOWN)
+_FLEXIBLE_FROM: Final = {
+    int(key): api.flexible_from for key, api in APIS.items() if api.flexible_from is not None
+}
+_NEVER: Final = 0x8000
 _NO_TAGS: Final = b"\0"
 
 
@@ -42,12 +47,21 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
     try:
         key, version, correlation_id = _REQUEST_START.unpack_from(frame)
         position = _REQUEST_START.size
-        if version == 0 and key == ApiKey.CONTROLLED_SHUTDOWN:
+        if key == _CONTROLLED_SHUTDOWN and version == 0:
             return RequestHeader(key, version, correlation_id, None), position
-        client_id, position = _read_client_id(frame, position)
-        api = APIS.get(key)
-        if api is not None and api.is_flexible(version):
-            position, _ = skip_tagged_fields(frame, position, len(frame))
+        (length,) = LENGTH16.unpack_from(frame, position)
+        position += LENGTH16.size
+        client_id = None
+        if length >= 0:
+            start, position = position, position + length
+            if position > len(frame):
+                raise MalformedError("client id exceeds the frame")
+            client_id = str(frame[start:position], "utf-8")
+        if version >= _FLEXIBLE_FROM.get(key, _NEVER):
+            if frame[position]:
+                position, _ = skip_tagged_fields(frame, position, len(frame))
+            else:
+                position += 1
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedError(f"request header: {error}") from error
     return RequestHeader(key, version, correlation_id, client_id), position
@@ -88,30 +102,12 @@ def decode_response_header(api: Api, version: int, frame: Buffer) -> tuple[int, 
 def encode_response(api: Api, version: int, correlation_id: int, response: object) -> list[Part]:
     """Return header and body of an answer, ready for the connection to send."""
     header = encode_response_header(api, version, correlation_id)
-    return _behind(header, codec.encode_parts(response, version))
+    return codec.encode_parts(response, version, header)
 
 
 def encode_response_in_slices(
     api: Api, version: int, correlation_id: int, response: object
 ) -> Generator[None, None, list[Part]]:
     """As `encode_response`, as a generator that yields in between."""
-    parts = yield from codec.encode_parts_in_slices(response, version)
-    return _behind(encode_response_header(api, version, correlation_id), parts)
-
-
-def _behind(header: bytes, parts: list[Part]) -> list[Part]:
-    first = parts[0]
-    if isinstance(first, bytes):
-        return [header + first, *parts[1:]]
-    return [header, *parts]
-
-
-def _read_client_id(frame: Buffer, position: int) -> tuple[str | None, int]:
-    (length,) = LENGTH16.unpack_from(frame, position)
-    position += LENGTH16.size
-    if length < 0:
-        return None, position
-    end = position + length
-    if end > len(frame):
-        raise MalformedError("client id exceeds the frame")
-    return str(frame[position:end], "utf-8"), end
+    header = encode_response_header(api, version, correlation_id)
+    return codec.encode_parts_in_slices(response, version, header)

@@ -101,6 +101,14 @@ def of(cls: type) -> Schema:
     return _SCHEMAS[cls]
 
 
+def has_arrays(cls: type) -> bool:
+    """Return whether a message or structure has an array, in any version, at any depth."""
+    types = [field.type for field in of(cls).fields]
+    return any(
+        one.is_array or (not isinstance(one.item, Kind) and has_arrays(one.item)) for one in types
+    )
+
+
 def is_declared(cls: type) -> bool:
     """Return whether `cls` is a message or structure."""
     return cls in _SCHEMAS
