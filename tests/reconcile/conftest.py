@@ -43,6 +43,7 @@ def once_reachable(ask: Callable[[], Found]) -> Found:
         except UnreachableError:
             if time.monotonic() > until:
                 raise
+            time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")

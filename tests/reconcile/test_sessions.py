@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,7 +50,9 @@ def test_session_without_a_connection_is_dead_after_its_timeout(
         pool.close()
 
 
-def test_writes_without_a_connection_fail_at_once_and_are_not_made_later(tmp_path: Path) -> None:
+def test_nothing_waits_for_a_connection_that_is_away_and_writes_are_not_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pool = zookeeper.Pool(lambda: None)
     try:
         with server.Server(tmp_path) as ensemble:
@@ -56,6 +60,12 @@ def test_writes_without_a_connection_fail_at_once_and_are_not_made_later(tmp_pat
             once_reachable(lambda: session.commit([Create("/kept")]))
             ensemble.kill()
             eventually(lambda: session.away_seconds > 0, "the end of the connection", pause_s=0.1)
+            # Each question of each pass would wait for the whole outage otherwise.
+            session.away_since = time.monotonic() - zookeeper.CONNECT_SECONDS
+            with monkeypatch.context() as impatient:
+                impatient.setattr(zookeeper, "time", SimpleNamespace(monotonic=time.monotonic))
+                with pytest.raises(zookeeper.UnreachableError, match="no connection to"):
+                    session.require()
             # With the connection as it was when the caller looked; nobody answers before `start`.
             with pytest.raises(zookeeper.UnreachableError):
                 session.commit([Create("/late")])

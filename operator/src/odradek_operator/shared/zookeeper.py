@@ -129,8 +129,12 @@ class ZooKeeper:
         return time.monotonic() - since
 
     def require(self) -> None:
-        """Wait a little for a connection, raising UnreachableError where there is none."""
-        until = time.monotonic() + CONNECT_SECONDS
+        """Wait a little for a connection, raising UnreachableError where there is none.
+
+        One that has been away for longer is not waited for: a pass asks several times, and kazoo
+        goes on connecting for the next pass.
+        """
+        until = time.monotonic() + CONNECT_SECONDS - self.away_seconds
         while not self._client.connected:
             if time.monotonic() > until:
                 why = f": {self._client.failure}" if self._client.failure else ""
