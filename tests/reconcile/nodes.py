@@ -44,6 +44,7 @@ class Nodes:
 
     def play(self) -> None:
         wanted: set[str] = set()
+        there = self.pods()
         for name, first in self.sets.items():
             found = self.stateful_set(name)
             if found is None:
@@ -61,20 +62,20 @@ class Nodes:
             if any(found["status"].get(key) != value for key, value in status.items()):
                 self.kube.apply_status(found, status)
             for number in range(count):
-                wanted.add(f"{name}-{first + number}")
-                self._run(f"{name}-{first + number}", first + number, template, revision)
-        for name, pod in self.pods().items():
-            if name not in wanted:
-                self.kube.delete({**pod, "apiVersion": "v1", "kind": "Pod"}, 0)
-                self.unregister(int(name.rpartition("-")[2]))
+                pod = f"{name}-{first + number}"
+                wanted.add(pod)
+                if pod in there and "deletionTimestamp" in there[pod]["metadata"]:
+                    self._end(there.pop(pod))
+                if pod not in there:
+                    self._run(pod, first + number, template, revision)
+        for name in there.keys() - wanted:
+            self._end(there[name])
+            self.unregister(int(name.rpartition("-")[2]))
+
+    def _end(self, pod: dict[str, Any]) -> None:
+        self.kube.delete({**pod, "apiVersion": "v1", "kind": "Pod"}, 0)
 
     def _run(self, name: str, broker_id: int, template: dict[str, Any], revision: str) -> None:
-        found = self.kube.get("v1", "Pod", self.place.namespace, name)
-        if found is not None and "deletionTimestamp" in found["metadata"]:
-            self.kube.delete(found, 0)
-            found = None
-        if found is not None:
-            return
         self.unregister(broker_id)
         node = f"n{broker_id % 100}"
         where = {} if node in self.lost else {"nodeName": node}

@@ -9,7 +9,8 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -392,9 +393,13 @@ def test_brokers_serve_those_only_who_say_who_they_are_and_take_renewed_certific
         }
         plain = {"bootstrap.servers": f"127.0.0.1:{scram}"}
         stranger = sasl(secured, tmp_path, scram, password="guess")
-        for settings in (plain, anonymous, stranger):
+
+        def refused(settings: Mapping[str, str]) -> None:
             with pytest.raises(KafkaException):
                 AdminClient({**settings, "log_level": 0}).list_topics(timeout=5)
+
+        with ThreadPoolExecutor() as threads:
+            assert [*threads.map(refused, (plain, anonymous, stranger))] == [None] * 3
 
         # A second broker on another node: all get a certificate that proves both addresses.
         before = proved(scram, tmp_path / "ca.crt")

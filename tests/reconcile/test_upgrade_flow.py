@@ -103,7 +103,8 @@ class Cluster(Nodes):
 
         def probe() -> set[str]:
             listed = self.place.kubectl.get("kafkacluster", self.cluster)["status"]["brokers"]
-            told = [one["image"] for one in listed]
+            # The status of a moment ago may have a broker without its pod.
+            told = [one["image"] for one in listed if "image" in one]
             present = [one["spec"]["containers"][0]["image"] for one in self.pods().values()]
             assert sorted(told) == sorted(present)
             return set(told)
