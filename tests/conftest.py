@@ -36,12 +36,15 @@ LONGEST_FIRST = (
     # Drivers and shells come before the session that takes their JVM and keeps it.
     "tests/spark/test_driver",
     "tests/spark/test_secured_driver",
+    # It needs no Spark: another worker takes it.
+    "tests/spark/sql/test_secured.py",
     "tests/spark/sql/",
     # They wait most of the time, while others compute.
     "tests/reconcile/test_zookeeper_login.py",
     "tests/reconcile/test_outages.py",
     "tests/local/",
     "tests/reconcile/test_exposed_flow.py",
+    "tests/reconcile/test_upgrade_flow.py",
     # They need no Spark, and the worker with Spark has most to do.
     "tests/spark/test_topic_guard.py",
     "tests/spark/test_membership.py",
@@ -71,6 +74,7 @@ LONGEST_FIRST = (
     "tests/broker/",
     "tests/simulator/",
     "tests/chaos/",
+    "tests/release/",
     "tests/peers/",
     "tests/fuzz/",
     "tests/console/",
@@ -80,6 +84,12 @@ LONGEST_FIRST = (
     "tests/exporter/",
     "tests/collector/",
     "tests/tools/",
+    "tests/docs/",
+    "tests/layout/",
+    "tests/support/",
+    "tests/replica/test_long_lived.py",
+    "tests/net/test_owed_answers.py",
+    "tests/controller/",
     "tests/log/",
 )
 
