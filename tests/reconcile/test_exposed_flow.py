@@ -21,9 +21,16 @@ from odradek.values import BrokerId
 from odradek.zk import znodes
 from odradek_operator.shared import certificates
 from tests.reconcile import secured_pods
-from tests.reconcile.conftest import OFTEN, Operator
 from tests.reconcile.secured_pods import PodBroker, Pods
-from tests.reconcile.test_secured_flow import INTERNAL, SCRAM, SIMPLE, Secured, create, sasl
+from tests.reconcile.test_secured_flow import (
+    INTERNAL,
+    SCRAM,
+    SIMPLE,
+    Secured,
+    create,
+    running,
+    sasl,
+)
 from tests.support import objects, zookeeper
 from tests.support.apiserver import ApiServer
 from tests.support.forwarder import Forwarder
@@ -44,14 +51,8 @@ def exposed(**expose: Any) -> list[dict[str, Any]]:
 def secured(
     api: ApiServer, zk: zookeeper.Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Secured]:
-    namespace = f"exposed-{os.getpid()}"
-    api.create_namespace(namespace)
-    with zk.client() as root:
-        root.ensure_path(f"/{namespace}")
-    log = tmp_path_factory.mktemp("operator") / "operator.log"
-    with Operator(api, namespace, log, "operator-0", modules=OFTEN) as operator:
-        yield Secured(api, zk, namespace, operator)
-    print(log.read_text())
+    with running(api, zk, tmp_path_factory.mktemp("operator"), f"exposed-{os.getpid()}") as found:
+        yield found
 
 
 def services(secured: Secured, cluster: str) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -129,18 +129,26 @@ class Secured:
         return eventually(probe, f"{cluster}: {kind} {reason}", pause_s=0.2) or {}
 
 
+@contextmanager
+def running(
+    api: ApiServer, zk: zookeeper.Server, folder: Path, namespace: str
+) -> Iterator[Secured]:
+    """Run an operator in a namespace of its own."""
+    api.create_namespace(namespace)
+    with zk.client() as root:
+        root.ensure_path(f"/{namespace}")
+    log = folder / "operator.log"
+    with Operator(api, namespace, log, "operator-0", modules=OFTEN) as operator:
+        yield Secured(api, zk, namespace, operator)
+    print(log.read_text())
+
+
 @pytest.fixture(scope="module")
 def secured(
     api: ApiServer, zk: zookeeper.Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Secured]:
-    namespace = f"secured-{os.getpid()}"
-    api.create_namespace(namespace)
-    with zk.client() as root:
-        root.ensure_path(f"/{namespace}")
-    log = tmp_path_factory.mktemp("operator") / "operator.log"
-    with Operator(api, namespace, log, "operator-0", modules=OFTEN) as operator:
-        yield Secured(api, zk, namespace, operator)
-    print(log.read_text())
+    with running(api, zk, tmp_path_factory.mktemp("operator"), f"secured-{os.getpid()}") as found:
+        yield found
 
 
 def everything(secured: Secured) -> str:
