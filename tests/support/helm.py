@@ -1,5 +1,6 @@
 """Runs helm: renders the chart, or runs a command against a cluster."""
 
+import functools
 import json
 import shutil
 import subprocess
@@ -64,5 +65,16 @@ def template(
     if values:
         # JSON is YAML, and "-" reads it from standard input.
         arguments += ["--values", "-"]
-    rendered = run(*arguments, stdin=json.dumps(values or {}))
+    texts = tuple(file.read_text() for file in files)
+    render = _rendered_once if chart == CHART else _rendered
+    rendered = render(tuple(arguments), json.dumps(values or {}), texts)
     return [found for found in yaml_text.load_all(rendered) if found]
+
+
+def _rendered(arguments: tuple[str, ...], values: str, texts: tuple[str, ...]) -> str:
+    """Return what helm makes of this; `texts` are those of the files that the arguments name."""
+    return run(*arguments, stdin=values)
+
+
+# Many tests look at the same objects, and a rendering takes a tenth of a second of a processor.
+_rendered_once = functools.cache(_rendered)
