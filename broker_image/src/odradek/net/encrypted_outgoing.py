@@ -1,7 +1,7 @@
 """The unsent rest of an answer that goes through TLS, in pieces.
 
 Regions of files are read into memory: in the event loop if the page cache has them, else in a
-thread.
+thread. Without TLS, MSG_MORE lets parts share packets; here they share pieces.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from odradek.net.sending import Outgoing
-from odradek.protocol.regions import IN_MEMORY, FileRegion, Part
+from odradek.protocol.regions import IN_MEMORY, FileRegion, Part, part_length
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class EncryptedOutgoing(Outgoing):
     @property
     def done(self) -> bool:
         """Return whether everything is sent."""
-        return not self.piece and self._index == len(self._parts)
+        return not self.piece and self._all_taken
 
     def held_bytes(self) -> int:
         """Return how much memory the unsent parts take."""
@@ -55,40 +55,83 @@ class EncryptedOutgoing(Outgoing):
     def take_piece(self) -> bool:
         """Take the next piece; return False if a disk has to be waited for: `read_piece` does.
 
-        Raises ConnectionError if a file ends before its region does.
+        What is before, between and behind regions shares pieces with them, and so packets. Raises
+        ConnectionError if a file ends before its region does.
         """
-        part = self._parts[self._index]
-        self._is_of_region = not isinstance(part, IN_MEMORY)
-        if isinstance(part, IN_MEMORY):
-            self._take_buffers()
+        gathered, total = self._take_buffers()
+        self._is_of_region = total < PIECE_BYTES and self._is_at_region
+        if not self._is_of_region:
+            self.piece = gathered[0] if len(gathered) == 1 else memoryview(b"".join(gathered))
             return True
-        view = self._room_for(part)
-        taken = _read_cached(part, self._offset, view) if view else 0
-        if taken is not None:
-            self._took(part, view, taken)
-        return taken is not None
+        view = self._room_behind(total)
+        view[:total] = b"".join(gathered)
+        end = self._fill(view, total)
+        self.piece = view[:end]
+        return end > 0 or not self._is_at_region
 
     async def read_piece(self) -> None:
         """Take the next piece, of a region, from a thread."""
         part = self._parts[self._index]
         assert not isinstance(part, IN_MEMORY), "a buffer is read from no disk"
-        view, position = self._room_for(part), self._offset
+        position = self._offset
+        view = self._room_behind(0)[: part.length - position]
         taken = await _run_to_end(lambda: _read(part, position, view))
         self._took(part, view, taken)
-
-    def _room_for(self, part: FileRegion) -> memoryview:
-        """Return where the next bytes of a region go."""
-        count = min(part.length - self._offset, PIECE_BYTES)
-        if self._buffer is None:
-            self._buffer = bytearray(min(part.length, PIECE_BYTES))
-        elif len(self._buffer) < count:
-            self._buffer = bytearray(PIECE_BYTES)
-        return memoryview(self._buffer)[:count]
-
-    def _took(self, part: FileRegion, view: memoryview, taken: int) -> None:
-        if view and not taken:
-            raise ConnectionError("file ended before the region that was promised")
         self.piece = view[:taken]
+
+    def _take_buffers(self) -> tuple[list[memoryview], int]:
+        """Take the parts in memory that come next and fit; return them and their size."""
+        gathered: list[memoryview] = []
+        total = 0
+        while not self._all_taken and total < PIECE_BYTES:
+            part = self._parts[self._index]
+            if not isinstance(part, IN_MEMORY):
+                break
+            left = len(part) - self._offset
+            if gathered and total + left > PIECE_BYTES:
+                break
+            taken = min(left, PIECE_BYTES)
+            gathered.append(memoryview(part)[self._offset : self._offset + taken])
+            total += taken
+            self._offset += taken
+            if taken == left:
+                self._advance()
+        return gathered, total
+
+    def _room_behind(self, total: int) -> memoryview:
+        """Return where a piece goes that begins with so many bytes, and has what comes next."""
+        if self._buffer is None or len(self._buffer) < PIECE_BYTES:
+            for part in self._parts[self._index :]:
+                total += part_length(part)
+                if total >= PIECE_BYTES:
+                    break
+            wanted = min(total, PIECE_BYTES)
+            if self._buffer is None or len(self._buffer) < wanted:
+                self._buffer = bytearray(wanted)
+        return memoryview(self._buffer)
+
+    def _fill(self, view: memoryview, end: int) -> int:
+        """Take parts into the view from `end` on as long as no disk is asked; return their end."""
+        while end < len(view) and not self._all_taken:
+            part = self._parts[self._index]
+            if isinstance(part, IN_MEMORY):
+                if end + len(part) > len(view):
+                    break
+                view[end : end + len(part)] = part
+                end += len(part)
+                self._advance()
+                continue
+            room = view[end : end + part.length - self._offset]
+            taken = _read_cached(part, self._offset, room) if room else 0
+            if taken is None:
+                break
+            self._took(part, room, taken)
+            end += taken
+        return end
+
+    def _took(self, part: FileRegion, room: memoryview, taken: int) -> None:
+        if room and not taken:
+            raise ConnectionError("file ended before the region that was promised")
         self._offset += taken
         if self._offset == part.length:
             self._advance()
@@ -99,28 +142,14 @@ class EncryptedOutgoing(Outgoing):
         self.piece = memoryview(b"")
         super().close()
 
-    def _take_buffers(self) -> None:
-        """Take the next bytes of parts in memory; small parts make one piece."""
-        first = memoryview(self._parts[self._index])[self._offset :]  # type: ignore[arg-type]
-        if len(first) > PIECE_BYTES:
-            self.piece = first[:PIECE_BYTES]
-            self._offset += PIECE_BYTES
-            return
-        gathered, total = [first], len(first)
-        self._advance()
-        while not self.done_parts and total < PIECE_BYTES:
-            part = self._parts[self._index]
-            if not isinstance(part, IN_MEMORY) or total + len(part) > PIECE_BYTES:
-                break
-            gathered.append(memoryview(part))
-            total += len(part)
-            self._advance()
-        self.piece = first if len(gathered) == 1 else memoryview(b"".join(gathered))
-
     @property
-    def done_parts(self) -> bool:
+    def _all_taken(self) -> bool:
         """Return whether every part went into a piece."""
         return self._index == len(self._parts)
+
+    @property
+    def _is_at_region(self) -> bool:
+        return not self._all_taken and not isinstance(self._parts[self._index], IN_MEMORY)
 
 
 def _read_cached(region: FileRegion, offset: int, view: memoryview) -> int | None:
