@@ -29,6 +29,7 @@ from odradek.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
 )
+from odradek.protocol.messages.groups import HeartbeatResponse
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from odradek.protocol.messages.offsets import (
     DeleteRecordsPartition,
@@ -413,3 +414,25 @@ def test_a_message_is_freed_in_slices_but_for_what_others_keep(
     steps = [before - after for before, after in pairwise([900, *sizes, 0])]
     assert max(steps) <= codec.FREED_AT_ONCE + codec.SHORT
     assert (kept.name, kept.partition_data, partition.index) == ("0", [], 0)
+
+
+@pytest.mark.parametrize("size", [1, codec.LARGE_PART_BYTES])
+def test_a_message_comes_behind_the_start_it_was_given(size: int) -> None:
+    data = PartitionProduceData(index=0, records=b"r" * size)
+    request = ProduceRequest(
+        acks=1, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+    )
+    expected = b"start" + codec.encode(request, 8)
+    sliced = codec.encode_parts_in_slices(request, 8, b"start")
+    for parts in (codec.encode_parts(request, 8, b"start"), finished(sliced)):
+        assert b"".join(cast("list[bytes]", parts)) == expected
+
+
+def test_only_messages_without_arrays_at_any_depth_have_none() -> None:
+    assert not schema.has_arrays(HeartbeatResponse)
+    assert schema.has_arrays(ApiVersionsResponse)
+    for api in APIS.values():
+        for cls in (api.request, api.response):
+            kinds = [field.type for field in schema.of(cls).fields]
+            if any(kind.is_array for kind in kinds):
+                assert schema.has_arrays(cls)

@@ -86,6 +86,8 @@ class Api:
     min_version: int
     max_version: int
     flexible_from: int | None
+    # The first version whose response header carries tagged fields: see below.
+    tagged_response_from: int
 
     def is_flexible(self, version: int) -> bool:
         """Tell whether bodies of this version, and its request header, carry tagged fields."""
@@ -96,7 +98,7 @@ class Api:
 
         Never for ApiVersions: its sender cannot know yet what the broker speaks (KIP-511).
         """
-        return self.is_flexible(version) and self.key is not ApiKey.API_VERSIONS
+        return version >= self.tagged_response_from
 
 
 def _api(key: ApiKey, request: type[Any], response: type[Any]) -> Api:
@@ -104,7 +106,10 @@ def _api(key: ApiKey, request: type[Any], response: type[Any]) -> Api:
     assert declared.versions is not None
     assert declared.versions == schema.of(response).versions
     name = declared.name.removesuffix("Request")
-    return Api(key, name, request, response, *declared.versions, declared.flexible_from)
+    flexible_from = declared.flexible_from
+    never = declared.versions[1] + 1
+    tagged_from = never if flexible_from is None or key is ApiKey.API_VERSIONS else flexible_from
+    return Api(key, name, request, response, *declared.versions, flexible_from, tagged_from)
 
 
 _TABLE: Final = (

@@ -107,21 +107,22 @@ def encode_parts(message: object, version: int, start: bytes = b"") -> list[Part
 
     The caller then owns the regions.
     """
-    gathered = _Parts(start)
-    _encoder(type(message), version)(message, gathered.small.append, gathered.add_records)
-    return gathered.end()
+    encode_into = _encoders.get((type(message), version)) or _encoder(type(message), version)
+    pieces = _Pieces((start,))
+    encode_into(message, pieces.append, pieces.add_records)
+    return [b"".join(pieces)] if pieces.parts is None else pieces.end()
 
 
 def encode_parts_in_slices(
     message: object, version: int, start: bytes = b""
 ) -> Generator[None, None, list[Part]]:
     """As `encode_parts`, with more parts. The message must stay as it is meanwhile."""
-    gathered = _Parts(start)
+    pieces = _Pieces((start,))
     encoder = _sliced_encoder(type(message), version)
-    for _ in encoder(message, gathered.small.append, gathered.add_records):
-        gathered.join_if_many()
+    for _ in encoder(message, pieces.append, pieces.add_records):
+        pieces.join_if_many()
         yield
-    return gathered.end()
+    return pieces.end()
 
 
 def free_in_slices(*messages: object) -> Generator[None, None, None]:
@@ -165,33 +166,34 @@ def _arrays_of_objects(cls: type) -> tuple[str, ...]:
     return found
 
 
-class _Parts:
-    """Gathers pieces: small ones are joined, records that are large or in files stay apart."""
+class _Pieces(list[Any]):
+    """Small pieces, which are joined, and `parts`: records that are large or in files stay apart.
 
-    __slots__ = ("_parts", "small")
+    Nearly all answers are small pieces only.
+    """
 
-    def __init__(self, start: bytes) -> None:
-        self._parts: list[Part] = []
-        self.small: list[Any] = [start]
+    parts: list[Part] | None = None
 
     def add_records(self, piece: Part) -> None:
         if isinstance(piece, IN_MEMORY) and len(piece) < LARGE_PART_BYTES:
-            self.small.append(piece)
-            return
-        self._parts.append(b"".join(self.small))
-        self.small.clear()
-        self._parts.append(piece)
+            self.append(piece)
+        else:
+            self._join().append(piece)
 
     def join_if_many(self) -> None:
         """Join small pieces before they are so many that it takes long."""
-        if len(self.small) > PIECES_AT_ONCE:
-            self._parts.append(b"".join(self.small))
-            self.small.clear()
+        if len(self) > PIECES_AT_ONCE:
+            self._join()
 
     def end(self) -> list[Part]:
-        if self.small or not self._parts:
-            self._parts.append(b"".join(self.small))
-        return self._parts
+        return self._join() if self or self.parts is None else self.parts
+
+    def _join(self) -> list[Part]:
+        if self.parts is None:
+            self.parts = []
+        self.parts.append(b"".join(self))
+        self.clear()
+        return self.parts
 
 
 def _encoder(cls: type, version: int) -> compiler.Encoder:

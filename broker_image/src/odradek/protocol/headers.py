@@ -84,7 +84,7 @@ def encode_request_header(header: RequestHeader) -> bytes:
 def encode_response_header(api: Api, version: int, correlation_id: int) -> bytes:
     """Return the bytes of the header that precedes an answer of this version."""
     start = LENGTH32.pack(correlation_id)
-    return start + _NO_TAGS if api.has_flexible_response_header(version) else start
+    return start + _NO_TAGS if version >= api.tagged_response_from else start
 
 
 def decode_response_header(api: Api, version: int, frame: Buffer) -> tuple[int, int]:
