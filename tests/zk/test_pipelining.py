@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.connection import ConnectionDropped
+from kazoo.protocol.serialization import Auth
 from kazoo.protocol.states import KeeperState
 
 from odradek.zk.client import Client
@@ -31,8 +32,9 @@ class Wire:
         near.setblocking(False)
         self.connection._socket = near
         self.connection._xid = 0
-        self.wakes, self.connection._write_sock = socket.socketpair()
+        self.wakes, self.connection._write_sock = self.client.handler.create_socket_pair()
         self.connection._read_sock = self.wakes
+        self.wakes.setblocking(False)
 
     def ask(self, count: int) -> list[Any]:
         """Queue reads; return their results."""
@@ -43,6 +45,13 @@ class Wire:
 
     def read(self) -> None:
         self.connection._read_socket(SECONDS)
+
+    def is_woken(self) -> bool:
+        """Return whether the thread would send next."""
+        try:
+            return bool(self.wakes.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return False
 
     def sent(self) -> list[int]:
         """Return the numbers of the requests that came."""
@@ -86,10 +95,44 @@ def test_requests_that_are_queued_go_out_in_one_write(
     wire.send()
     assert len(writes) == 1
     assert wire.sent() == list(range(1, REQUESTS_AT_ONCE + 1))
-    # The one that is left still wakes the connection.
-    assert len(wire.wakes.recv(10, socket.MSG_PEEK)) == 1
+    # For the one that is left.
+    assert wire.is_woken()
     wire.send()
     assert wire.sent() == [REQUESTS_AT_ONCE + 1]
+    assert not wire.is_woken()
+
+
+def test_thread_is_woken_once_for_many_requests_and_again_for_those_after_it(wire: Wire) -> None:
+    wire.ask(3)
+    assert wire.wakes.recv(10, socket.MSG_PEEK) == b"\0"
+    wire.send()
+    assert not wire.is_woken()
+    wire.ask(1)
+    assert wire.is_woken()
+
+
+def test_what_kazoo_sends_by_itself_leaves_the_rest_to_the_next_turn(wire: Wire) -> None:
+    wire.ask(1)
+    wire.client._queue.append(
+        (Auth(0, "digest", "user:password"), wire.client.handler.async_result())
+    )
+    wire.ask(2)
+    wire.send()
+    assert wire.sent() == [1]
+    wire.send()
+    assert len(wire.sent()) == 1
+    assert wire.is_woken()
+    wire.send()
+    assert wire.sent() == [2, 3]
+    assert not wire.is_woken()
+
+
+def test_wake_up_without_a_request_is_taken(wire: Wire) -> None:
+    wire.connection._write_sock.send(b"\0")
+    wire.send()
+    assert not wire.is_woken()
+    wire.ask(1)
+    assert wire.is_woken()
 
 
 def test_answers_that_came_are_handled_in_one_turn_and_told_at_once(wire: Wire) -> None:

@@ -46,7 +46,7 @@ from kazoo.retry import KazooRetry
 
 from odradek.zk import acls
 from odradek.zk.digest_md5 import DigestClient, DigestError
-from odradek.zk.pipelining import PipelinedConnection, PipelinedResult
+from odradek.zk.pipelining import PipelinedConnection, PipelinedResult, Waker
 from odradek.zookeeper_settings import ZooKeeperLogin
 
 _NONCE_BYTES: Final = 16
@@ -233,6 +233,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     def async_result(self) -> PipelinedResult:
         """Return a new result of a request."""
         return PipelinedResult(self)
+
+    def create_socket_pair(self) -> tuple[socket.socket, Waker]:
+        """Return what wakes the thread of the connection: where it waits, and how to wake it."""
+        reader, writer = super().create_socket_pair()
+        return reader, Waker(writer)
 
     def create_connection(
         self, address: tuple[str, int], hostname: str = "", timeout: float = 0, **_: Any

@@ -1,17 +1,20 @@
 """kazoo's connection and results, made for many requests at once.
 
-kazoo sends one request per turn of its thread, waits for the socket four times per answer, and
-hands each answer to a second thread. A controller reads thousands of znodes before it does anything
-else, so here all queued requests go out in one write, all answers that came are handled in one
-turn, and who waits is told in the thread of the connection.
+kazoo wakes its thread for each request, sends one per turn, waits for the socket four times per
+answer, and hands each answer to a second thread. A controller reads thousands of znodes before it
+does anything else, so here the thread is woken once for all queued requests, they go out in one
+write, all answers that came are handled in one turn, and who waits is told in the thread of the
+connection.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import ssl
 import struct
+import threading
 from typing import Any, Final
 
 from kazoo.handlers.threading import AsyncResult
@@ -26,10 +29,36 @@ REQUESTS_AT_ONCE: Final = 100
 # Requests beyond it wait for the next turn, so that answers are not kept waiting behind a write.
 SENT_BYTES: Final = 64 * 1024
 _NOTHING_CAME: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WAKE: Final = b"\0"
 _LENGTH_BYTES: Final = 4
 _LAST_XID: Final = 2**31 - 1
 _HEAD: Final = struct.Struct(">iii")
 _XID_AND_TYPE_BYTES: Final = 8
+
+
+class Waker:
+    """The end of a socket pair that wakes the thread of the connection, once until it is awake."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._lock = threading.Lock()
+        self._sent = False
+
+    def send(self, message: bytes) -> None:
+        """Wake the thread; the caller has queued its request."""
+        with self._lock:
+            if not self._sent:
+                self._sock.send(message)
+                self._sent = True
+
+    def awake(self) -> None:
+        """Note that the message was received: what is queued after this wakes the thread again."""
+        with self._lock:
+            self._sent = False
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sock.close()
 
 
 class PipelinedConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
@@ -74,24 +103,34 @@ class PipelinedConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has
         They count as sent before they are: what was written of them by a connection that fails
         meanwhile may have been done.
         """
-        client = self.client
+        queue, pending = self.client._queue, self.client._pending
+        if not queue or _is_special(queue[0][0]):
+            super()._send_request(read_timeout, connect_timeout)  # it receives the wake-up
+            self._write_sock.awake()
+            if queue:
+                self._write_sock.send(_WAKE)
+            return
+        self._read_sock.recv(1)
+        self._write_sock.awake()
         sent = bytearray()
         count = 0
-        while client._queue and count < REQUESTS_AT_ONCE and len(sent) < SENT_BYTES:
-            request, _ = client._queue[0]
-            if not hasattr(request, "type") or request.type == Auth.type:
-                break  # kazoo has its own ways with these
+        while queue and count < REQUESTS_AT_ONCE and len(sent) < SENT_BYTES:
+            request, _ = queue[0]
+            if _is_special(request):
+                break
             body = request.serialize()
             self._xid = self._xid % _LAST_XID + 1
             sent += _HEAD.pack(_XID_AND_TYPE_BYTES + len(body), self._xid, request.type) + body
-            client._pending.append((*client._queue.popleft(), self._xid))
+            pending.append((*queue.popleft(), self._xid))
             count += 1
-        if not count:
-            super()._send_request(read_timeout, connect_timeout)
-            return
-        # Each came with a byte that wakes this thread.
-        self._read_sock.recv(count)
+        if queue:
+            self._write_sock.send(_WAKE)
         self._write(sent, connect_timeout)
+
+
+def _is_special(request: Any) -> bool:
+    """Return whether kazoo has its own way with it: no request at all, or a login."""
+    return not hasattr(request, "type") or bool(request.type == Auth.type)
 
 
 class PipelinedResult(AsyncResult):  # type: ignore[misc]  # kazoo has no types
