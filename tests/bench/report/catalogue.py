@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tests.bench.report import connections, failover, idle
+from tests.bench.report import connections, failover, scale
 from tests.bench.report.bench import Case
 from tests.bench.report.cases import (
     Shape,
@@ -39,7 +39,8 @@ def groups() -> list[Group]:
         Group(1, of_one_broker(), tools=PRODUCERS),
         Group(3, of_three_brokers(), tools=1),
         Group(3, [failover.leader(), failover.controller()], settings=failover.SETTINGS),
-        Group(1, [connections.busy(), connections.idle(), idle.partitions()]),
+        Group(1, [connections.busy(), connections.idle()]),
+        Group(1, [scale.one_broker(), scale.three_brokers()]),
     ]
 
 

@@ -38,10 +38,15 @@ class Results:
     """Values by what was measured and by system, in the order of the rounds."""
 
     found: dict[What, dict[str, list[float]]] = field(default_factory=dict)
+    remarks: dict[str, list[str]] = field(default_factory=dict)
 
     def note(self, what: What, system: str, value: float) -> None:
         """Keep a value."""
         self.found.setdefault(what, {}).setdefault(system, []).append(value)
+
+    def remark(self, section: str, text: str) -> None:
+        """Keep a line for below a section's table, such as why a system is missing in it."""
+        self.remarks.setdefault(section, []).append(text)
 
     def sections(self) -> Iterator[str]:
         """Yield the lines of a table for each section."""
@@ -51,6 +56,9 @@ class Results:
             yield ""
             yield from _table(chosen)
             yield ""
+            for text in self.remarks.get(section, ()):
+                yield f"- {text}"
+                yield ""
 
     def missed(self) -> list[str]:
         """Return what misses its goal, one line each."""

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.report import cases, catalogue, connections, failover, idle, interpreter, latency
+from tests.bench.report import cases, catalogue, connections, failover, interpreter, latency, scale
 from tests.bench.report.__main__ import QUICK, main
 from tests.bench.report.bench import Bench, Case
 from tests.bench.report.catalogue import Group
 from tests.bench.report.results import LIMIT, Results
-from tests.bench.report.systems import OURS, Launcher
+from tests.bench.report.systems import KAFKA, OURS, Launcher
 from tests.support.broker import Cluster
 
 
@@ -93,14 +93,20 @@ def test_connections_are_measured(bench: Bench) -> None:
     assert all(value > 0 for value in figures.values()), figures
 
 
-def test_idle_partitions_are_measured(bench: Bench) -> None:
-    idle.partitions(120, seconds=0.5).measure(bench, OURS)
-    figures = found(bench)
-    assert figures.keys() == {
-        f"120 partitions of one broker, idle, {one}"
-        for one in ("their creation", "broker's processor time", "broker's memory")
-    }
-    assert all(value > 0 for value in figures.values()), figures
+def test_scale_is_measured(bench: Bench) -> None:
+    scale.one_broker((60,), seconds=0.2).measure(bench, OURS)
+    rows = {what.name: by[OURS] for what, by in bench.results.found.items()}
+    started = [what for what in rows if what.endswith("to the last replica in sync")]
+    for what in ("60 partitions: creation", "60 partitions: controller reload", *started):
+        assert rows[what] > [0]
+    assert len(started) == 2
+
+
+def test_system_without_descriptors_for_so_many_partitions_is_remarked(bench: Bench) -> None:
+    scale.one_broker((10**9,)).measure(bench, KAFKA)
+    [[remark]] = bench.results.remarks.values()
+    assert remark.startswith("kafka 2.8.2, 1000000000 partitions: ")
+    assert not bench.results.found
 
 
 def test_latency_is_measured_beside_that_of_a_server_which_does_the_least(

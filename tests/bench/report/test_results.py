@@ -69,3 +69,12 @@ def test_missed_goals_are_listed() -> None:
     for system, values in figures(1, 1, 1).items():
         results.note(SMALL, system, values[0])
     assert results.missed() == ["Memory, loaded"]
+
+
+def test_remarks_are_below_the_table_of_their_section() -> None:
+    results = Results()
+    results.note(FAST, OURS, 1.0)
+    results.note(SMALL, OURS, 1.0)
+    results.remark(FAST.section, "Kafka cannot")
+    lines = list(results.sections())
+    assert lines.index("- Kafka cannot") < lines.index("### Memory")
