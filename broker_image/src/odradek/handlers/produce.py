@@ -51,6 +51,7 @@ _CODEC_AT = 22
 Entries = dict[TopicPartition, Buffer]
 _Answers = dict[str, TopicProduceResponse]
 
+_new = object.__new__
 _tuple = tuple.__new__
 
 
@@ -260,15 +261,20 @@ def _response_in_slices(
 
 
 def _add_answers(topics: _Answers, outcomes: Iterable[AppendOutcome], record_errors: int) -> int:
-    """Add the answers of partitions; return how many records the answer names then."""
+    """Add the answers of partitions; return how many records the answer names then.
+
+    They are made as a decoder makes them: a constructor with keywords takes five times as long.
+    """
     for outcome in outcomes:
         name, index = outcome.key
-        # Each argument of the constructor costs more than an assignment.
-        answer = PartitionProduceResponse(index=index, base_offset=outcome.base_offset)
+        answer = _new(PartitionProduceResponse)
+        answer.index = index
+        answer.error_code = outcome.error
+        answer.base_offset = outcome.base_offset
         answer.log_append_time_ms = outcome.log_append_time_ms
         answer.log_start_offset = outcome.log_start_offset
-        answer.error_code = outcome.error
         answer.error_message = outcome.message
+        answer.record_errors = []
         if outcome.record_errors and record_errors < MOST_RECORD_ERRORS:
             answer.record_errors = [
                 BatchIndexAndErrorMessage(
@@ -279,7 +285,8 @@ def _add_answers(topics: _Answers, outcomes: Iterable[AppendOutcome], record_err
             record_errors += len(outcome.record_errors)
         topic = topics.get(name)
         if topic is None:
-            topics[name] = TopicProduceResponse(name=name, partition_responses=[answer])
-        else:
-            topic.partition_responses.append(answer)
+            topic = topics[name] = _new(TopicProduceResponse)
+            topic.name = name
+            topic.partition_responses = []
+        topic.partition_responses.append(answer)
     return record_errors
