@@ -114,12 +114,12 @@ def metadata(broker: Broker) -> MetadataResponse:
     return asyncio.run(ask())
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> float:
+def wait_for(condition: Callable[[], bool], what: str, seconds: float = LIMIT_SECONDS) -> float:
     """The time on the performance counter at which the condition held."""
-    until = time.perf_counter() + LIMIT_SECONDS
+    until = time.perf_counter() + seconds
     while not condition():
         if time.perf_counter() > until:
-            raise AssertionError(f"not within {LIMIT_SECONDS} s: {what}")
+            raise AssertionError(f"not within {seconds} s: {what}")
         time.sleep(PAUSE_SECONDS)
     return time.perf_counter()
 
