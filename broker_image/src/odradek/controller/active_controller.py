@@ -103,8 +103,9 @@ class ActiveController:
 
     async def start(self) -> None:
         """Read all state, send it to all brokers, and watch."""
-        for event in await self._load():
-            await self.advance(event)
+        with slices.collector_paused():
+            for event in await self._load():
+                await self.advance(event)
         for change in (
             ZnodeChange.ISR_CHANGES,
             ZnodeChange.LOG_DIR_EVENTS,
