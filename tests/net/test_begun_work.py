@@ -1,6 +1,8 @@
 """Work that a callback begins for a task, which goes on with it."""
 
 import asyncio
+import contextlib
+import gc
 from collections.abc import Coroutine
 from typing import Any
 
@@ -96,6 +98,28 @@ async def test_cancellation_of_the_task_is_one_of_the_work() -> None:
     with pytest.raises(asyncio.CancelledError):
         await owner.task
     assert steps == ["cleaned"]
+
+
+async def test_an_error_that_the_work_handles_is_freed_at_once() -> None:
+    owner, freed = Owner(), list[str]()
+    futures = [owner.loop.create_future()] * 2
+
+    class Error(Exception):
+        def __del__(self) -> None:
+            freed.append("freed")
+
+    async def work() -> None:
+        with contextlib.suppress(Error):
+            await futures.pop()  # in no variable, which would be in the traceback
+
+    await owner.begin(work())
+    gc.disable()
+    try:
+        futures.pop().set_exception(Error())
+        await owner.task
+        assert freed == ["freed"]
+    finally:
+        gc.enable()
 
 
 async def test_failure_at_once_is_the_callers_and_a_later_one_the_tasks() -> None:

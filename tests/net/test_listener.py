@@ -127,6 +127,31 @@ async def test_a_connection_whose_request_fails_is_closed_and_freed_at_once(
         gc.enable()
 
 
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_connection_may_be_finished_by_a_request_which_is_answered(waits: bool) -> None:
+    found: list[Connection] = []
+
+    async def finish(frame: memoryview, peer: ClientInfo) -> Sequence[Part]:
+        found[0].finish()
+        if waits:
+            await asyncio.sleep(0)
+        return [b"last"]
+
+    def guard(connection: Connection, dispatch: Dispatch) -> Dispatch:
+        found.append(connection)
+        return dispatch
+
+    listener = Listener("127.0.0.1", 0, ConnectionQuotas(LIMITS), finish, guard=guard)
+    await listener.start()
+    try:
+        async with connected(listener) as (reader, writer), asyncio.timeout(60):
+            writer.write(framed(b"first") + framed(b"second"))
+            assert await read_frame(reader) == b"last"
+            assert await reader.read() == b""
+    finally:
+        await listener.close(grace_ms=200)
+
+
 async def test_requests_without_a_wait_are_served_in_the_task_of_their_connection() -> None:
     tasks: set[asyncio.Task[None] | None] = set()
 

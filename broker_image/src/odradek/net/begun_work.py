@@ -37,6 +37,7 @@ class BegunWork:
                 try:
                     value = yield awaited
                 except BaseException as thrown:  # as a cancellation
+                    awaited = None  # a future that failed must not be in its own traceback
                     awaited = self._work.throw(thrown)
                 else:
                     awaited = self._work.send(value)

@@ -502,11 +502,17 @@ class Connection:
         work = None
         if frame is not None:
             assert self._task is not None
-            work = begin(self._serve_frames(frame), self._task, self._loop)
+            # Not there for whoever is called, as while the task serves a frame.
+            arrival, self._arrival = self._arrival, None
+            try:
+                work = begin(self._serve_frames(frame), self._task, self._loop)
+            finally:
+                self._arrival = arrival
+                del arrival  # the future of an exception must not be in its own traceback
         if work is not None or self._ended or self._closing:
-            # No local variable: the future of an exception must not be in its own traceback.
             assert self._arrival is not None
-            self._arrival.settle(work)
+            if not self._arrival.done():  # the task may be cancelled meanwhile
+                self._arrival.settle(work)
         elif not self._reading or self._memory.limited:
             self._read_on()
 
