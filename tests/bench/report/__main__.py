@@ -64,6 +64,9 @@ METHOD: Final = (
     "partitions have one.",
     "",
 )
+WHY: Final = (
+    "[What the time goes to](../../docs/performance.md#goals-that-are-missed), and what was tried."
+)
 
 
 def run(options: argparse.Namespace, launcher: Launcher, bar: Progress) -> Results:
@@ -163,6 +166,7 @@ def report(results: Results, options: argparse.Namespace, python: str, seconds: 
         "",
         *([f"- {one}" for one in missed] or ["None."]),
         "",
+        *([WHY, ""] if missed else []),
     ]
     return "\n".join(lines)
 
