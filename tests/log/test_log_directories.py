@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -256,6 +257,46 @@ def test_a_partition_inherits_nothing_from_a_deleted_one_of_its_name(
     assert all(checkpoints.read_offsets(path) for path in found)
     assert not manager.remove([TopicPartition("t", 0)])
     assert [checkpoints.read_offsets(path) for path in found] == [{}] * 3
+
+
+def test_forgetting_a_partition_late_keeps_the_high_watermark_of_a_new_one(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make(dirs=("a",))
+    key = TopicPartition("t", 0)
+    path = str(tmp_path / "a" / checkpoints.HIGH_WATERMARKS)
+    new_log(manager, *key, TopicConfig())
+    manager.save_high_watermarks({key: 20})
+
+    def fail(path: str, data: bytes) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "write_atomically", fail)
+        assert not manager.remove([key])
+    assert checkpoints.read_offsets(path) == {key: 20}
+    log = new_log(manager, *key, TopicConfig())
+    log.append_as_leader(batch(b"value"), 0)
+    log.high_watermark = 1
+    assert manager.save_high_watermarks({key: 1})
+    manager.housekeep()
+    assert checkpoints.read_offsets(path) == {key: 1}
+
+
+@pytest.mark.parametrize("write", ["housekeep", "close"])
+def test_a_lost_checkpoint_of_log_start_offsets_is_written_again(
+    make: Make, tmp_path: Path, write: str
+) -> None:
+    manager = make(dirs=("a",), log_flush_start_offset_checkpoint_interval_ms="0")
+    path = tmp_path / "a" / checkpoints.LOG_START_OFFSETS
+    log = new_log(manager, "t", 0, TopicConfig())
+    log.append_as_leader(batch(b"a", b"b"), 0)
+    log.high_watermark = 2
+    log.advance_log_start(1)
+    manager.housekeep()
+    path.unlink()
+    getattr(manager, write)()
+    assert checkpoints.read_offsets(str(path)) == {("t", 0): 1}
 
 
 def test_no_work_on_a_deleted_log_touches_a_new_one_of_its_name(

@@ -11,7 +11,6 @@ from pathlib import Path
 from odradek.log.partition.log import Log
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.messages.control import StopReplicaPartitionV0, StopReplicaRequest
 from odradek.replica.reads import CONSUMER, FetchLimits, FetchSpec
 from odradek.values import TopicPartition
 from tests.support import logs
@@ -78,13 +77,7 @@ class Disks:
         self.manager._moves._limit = lambda: rate
 
     async def stop_replica(self) -> None:
-        request = StopReplicaRequest(
-            controller_id=1,
-            controller_epoch=1,
-            delete_partitions=True,
-            ungrouped_partitions=[StopReplicaPartitionV0(topic_name=KEY.topic, partition_index=0)],
-        )
-        assert (await self.manager.stop_replicas(request))[1] == {KEY: ErrorCode.NONE}
+        await self.replicas.delete()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -39,3 +39,19 @@ async def test_checkpoint_is_written_again_once_a_mark_has_moved(
             patched.setattr(checkpoints, "write_atomically", fail)
             await broker.manager.checkpoint_high_watermarks()
         assert await checkpoint() != first, "what failed is done later"
+
+
+async def test_checkpoint_is_written_for_a_new_replica_with_the_mark_of_the_former(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "data" / checkpoints.HIGH_WATERMARKS)
+    async with Replicas(tmp_path) as broker:
+        for epoch in range(2):
+            await broker.lead(epoch=epoch)
+            partition = broker.manager.partitions[KEY]
+            partition.log.append_as_leader(logs.batch(b"a"), epoch)
+            assert partition.advance_high_watermark()
+            await broker.manager.checkpoint_high_watermarks()
+            assert checkpoints.read_offsets(path) == {KEY: 1}
+            await broker.delete()
+            assert checkpoints.read_offsets(path) == {}

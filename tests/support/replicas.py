@@ -12,7 +12,13 @@ from kazoo.exceptions import BadVersionError, NoNodeError
 from odradek import config as configuration
 from odradek.log.manager import LogManager
 from odradek.net.client import PeerClient
-from odradek.protocol.messages.control import LeaderAndIsrPartitionState, LeaderAndIsrRequest
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.control import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    StopReplicaPartitionV0,
+    StopReplicaRequest,
+)
 from odradek.replica.fetcher import SourceFetcher
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
@@ -205,3 +211,13 @@ class Replicas:
                 live_leaders=[],
             )
         )
+
+    async def delete(self) -> None:
+        """Delete the replica of the test partition."""
+        request = StopReplicaRequest(
+            controller_id=1,
+            controller_epoch=1,
+            delete_partitions=True,
+            ungrouped_partitions=[StopReplicaPartitionV0(topic_name=TOPIC, partition_index=0)],
+        )
+        assert (await self.manager.stop_replicas(request))[1] == {KEY: ErrorCode.NONE}

@@ -235,13 +235,15 @@ class Directory:
         OSError.
         """
         with self._checkpoint_lock:
-            if unchanged:
-                self._checkpointed.pop(name, None)
-            self._replace_checkpoint(name, offsets())
+            self._replace_checkpoint(name, offsets(), unchanged=unchanged)
 
-    def _replace_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write a checkpoint, unless it says all that already. The caller holds the lock."""
-        if self._checkpointed.get(name) != offsets:
+    def _replace_checkpoint(
+        self, name: str, offsets: Mapping[TopicPartition, int], *, unchanged: bool
+    ) -> None:
+        """Write a checkpoint; without `unchanged` only if it does not say all that already. The
+        caller holds the lock.
+        """
+        if unchanged or self._checkpointed.get(name) != offsets:
             # A write that fails may have happened all the same.
             self._checkpointed.pop(name, None)
             checkpoints.write_offsets(self.file(name), offsets)
@@ -259,11 +261,13 @@ class Directory:
         return {key: log.recovery_point for key, log in self.all_logs().items()}
 
     def write_start_offsets(self) -> None:
-        """Write the log start offsets, and note in the logs that they survive a crash now."""
+        """Write the log start offsets, changed or not, and note in the logs that they survive a
+        crash now.
+        """
         with self._judging():
-            self._write_start_offsets()
+            self._write_start_offsets(unchanged=True)
 
-    def _write_start_offsets(self) -> None:
+    def _write_start_offsets(self, *, unchanged: bool = False) -> None:
         # Not without those that the first segment's name tells, as Kafka does: retention raises
         # the log start offset before it renames the files of the segments before.
         with self._checkpoint_lock:
@@ -272,13 +276,14 @@ class Directory:
             self._replace_checkpoint(
                 checkpoints.LOG_START_OFFSETS,
                 {key: offset for key, _, offset in found if offset > 0},
+                unchanged=unchanged,
             )
             for _, log, offset in found:
                 log.start.note_checkpointed(offset)
 
-    def _write_checkpoints(self) -> None:
-        self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points)
-        self._write_start_offsets()
+    def _write_checkpoints(self, *, unchanged: bool = False) -> None:
+        self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points, unchanged=unchanged)
+        self._write_start_offsets(unchanged=unchanged)
 
     def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> bool:
         """Write the high watermark of each log: that of `offsets`, or else the log's own. Return
@@ -349,19 +354,22 @@ class Directory:
             return
         with self._judging():
             self._write_checkpoints()
-            self._drop(checkpoints.HIGH_WATERMARKS, keys)
+            # With those of new logs of these names: nobody would write them before they move.
+            self._write_offsets(
+                checkpoints.HIGH_WATERMARKS,
+                lambda: {key: log.high_watermark for key, log in self.all_logs().items()},
+            )
             with self._cleaned_lock:
-                self._drop(checkpoints.CLEANER_OFFSETS, keys)
+                self._write_offsets(
+                    checkpoints.CLEANER_OFFSETS,
+                    lambda: {
+                        key: offset
+                        for key, offset in self.checkpoint(checkpoints.CLEANER_OFFSETS).items()
+                        if key not in keys
+                    },
+                )
             with self._lock:
                 self._to_forget -= keys
-
-    def _drop(self, name: str, keys: Collection[TopicPartition]) -> None:
-        self._write_offsets(
-            name,
-            lambda: {
-                key: offset for key, offset in self.checkpoint(name).items() if key not in keys
-            },
-        )
 
     # -- failure and end ------------------------------------------------------------------------
 
@@ -406,7 +414,7 @@ class Directory:
         logs = self.all_logs().values()
         if self.failure is None and _close_all(logs, threads) and self.failure is None:
             with self._judging():
-                self._write_checkpoints()
+                self._write_checkpoints(unchanged=True)
                 write_atomically(self.file(checkpoints.CLEAN_SHUTDOWN), b"")
         for log in logs:
             if not log.closed:

@@ -83,8 +83,8 @@ class ReplicaManager:
         self.in_thread = logs.readers.run
         self.checkpoint_start_offsets = logs.checkpoint_start_offsets
         self._hosted = HostedPartitions(metadata)
-        # The partitions and their high watermarks that the checkpoints have.
-        self._checkpointed_marks: tuple[list[TopicPartition], list[int]] | None = None
+        # The logs and their high watermarks that the checkpoints have.
+        self._checkpointed_marks: tuple[list[Log], list[int]] | None = None
         registrations = FollowerRegistrations(session)
         self.isr_writer = IsrWriter(
             session, self._hosted, registrations, clock_ms, self.quarantines
@@ -355,12 +355,14 @@ class ReplicaManager:
     async def checkpoint_high_watermarks(self) -> None:
         """Write every high watermark to the checkpoint of its directory, if one has moved."""
         partitions = self._hosted.partitions
-        # Lists compare faster than dictionaries are made.
-        marks = list(partitions), [one.high_watermark for one in partitions.values()]
-        if marks != self._checkpointed_marks:
+        # Lists compare faster than dictionaries are made. Of logs, because a new one of the same
+        # partition may have the mark of the last, which its checkpoint does not have.
+        logs = [one.log for one in partitions.values()]
+        marks = [one.high_watermark for one in partitions.values()]
+        if (logs, marks) != self._checkpointed_marks:
             self._checkpointed_marks = None
-            if await self._logs.write_high_watermarks(dict(zip(*marks, strict=True))):
-                self._checkpointed_marks = marks
+            if await self._logs.write_high_watermarks(dict(zip(partitions, marks, strict=True))):
+                self._checkpointed_marks = logs, marks
 
     # --- background ---------------------------------------------------------------------------
 
