@@ -12,6 +12,7 @@ import pytest
 from odradek.config import TopicConfig
 from odradek.log.manager import LogManager, NewLog
 from odradek.log.partition import checkpoints
+from odradek.log.segment import files
 from odradek.values import TopicPartition
 from tests.log.conftest import Make
 from tests.support import steps
@@ -143,6 +144,29 @@ def test_round_whose_work_failed_is_followed_by_another(
     assert quarantines.held()["maintenance"] == 1
     manager.housekeep()
     assert quarantines.held()["maintenance"] == 0
+
+
+def test_file_that_cannot_be_deleted_now_is_deleted_in_a_later_round(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = make()
+    log = new_log(manager, "t", 0, TopicConfig(retention_bytes=0, file_delete_delay_ms=0))
+    for _ in range(2):
+        log.append_as_leader(batch(b"value"), 0)
+        log.roll()
+    log.high_watermark = 2
+
+    def fail(path: str) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
+
+    assert log.apply_retention() == 2
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "remove_if_there", fail)
+        manager.housekeep()
+    assert log.failure is None
+    assert list(Path(log.directory).glob("*.deleted"))
+    manager.housekeep()
+    assert not list(Path(log.directory).glob("*.deleted"))
 
 
 @pytest.mark.parametrize("write", [None, "shortage"])

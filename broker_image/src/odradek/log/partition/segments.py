@@ -241,9 +241,9 @@ class SegmentList(Sequence[Segment]):
         if not self._deleted:
             return
         with self.append_lock, self._failure.guard():
-            due = [segment for at, segment in self._deleted if at <= now]
-            self._deleted = [entry for entry in self._deleted if entry[0] > now]
-            delete_files(due)
+            for entry in [entry for entry in self._deleted if entry[0] <= now]:
+                delete_files([entry[1]])
+                self._deleted.remove(entry)  # not before: what fails is tried again
 
     # -- compaction -----------------------------------------------------------------------------
 
