@@ -303,3 +303,19 @@ def test_forgotten_producers_are_told_in_the_log_of_the_broker(
         log.expire_producers()
     [line] = [one for one in caplog.messages if "producer ids" in one]
     assert line.startswith("topic-0: forgot 1 producer ids of more than 10")
+
+
+def test_batch_that_was_written_but_not_noted_is_known_after_one_of_no_producer(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(producers.ProducerStates, "note", fail)
+        with pytest.raises(MemoryError):
+            send(log, 0)
+    assert log.log_end_offset == 1
+    log.append_as_leader(batch(b"of no producer"), 0)
+    assert send(log, 0).duplicate
+    assert not send(log, 1).duplicate

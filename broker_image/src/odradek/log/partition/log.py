@@ -90,7 +90,7 @@ class Log:
 
     - An append raises the log end offset; only truncation lowers it.
     - high watermark <= log end offset. Every way to set it and every truncation sees to that. It is
-      not asserted: replication sets it without the append lock, beside a truncation.
+      asserted where it is set, without the append lock, but not beside a truncation.
     - log start offset <= high watermark, but not after a start over above the high watermark
       (`truncate_fully_and_start_at`, or an overlapping batch), until replication sets it next.
     - The leader epochs of the cache rise with their offsets, and an append never adds a lower one.
@@ -297,7 +297,8 @@ class Log:
         self._write(buffers, size, (place,), last, newest_ms, now_ms, base)
         if by_producer:
             self.producers.note(header, last, newest_ms, _marker_epoch(header, data))
-        self.producers.end_offset = last + 1
+        elif self.producers.end_offset == base:  # else a batch before is still to be noted
+            self.producers.end_offset = last + 1
         # Last, because it writes a file, which can fail: the batch is in the log all the same.
         self.epochs.note_batch(2, leader_epoch, base)
         return _tuple(AppendInfo, (base, last, time_ms, start, size, False))
@@ -318,6 +319,8 @@ class Log:
             )
         if len(data) > self.config.segment_bytes:
             raise self._too_large(len(data))
+        if self.producers.end_offset != base:
+            self.reload_producers()  # an append broke off behind its write
         last = self._write_batches(memoryview(data), batches, now_ms)
         time_ms = -1 if append_time_ms is None else append_time_ms
         return AppendInfo(base, last, time_ms, start, len(data), False)

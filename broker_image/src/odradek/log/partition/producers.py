@@ -68,11 +68,6 @@ class Written(NamedTuple):
     timestamp: int
 
     @property
-    def first_sequence(self) -> int:
-        """Sequence of the first record."""
-        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE
-
-    @property
     def first_offset(self) -> int:
         """Offset of the first record."""
         return self.last_offset - self.offset_delta
@@ -103,8 +98,9 @@ class Producer:
         """Return the batch with just these sequences, None if none of the last ones has them."""
         if epoch != self.epoch:
             return None
+        last = (base_sequence + offset_delta) & MAX_SEQUENCE
         for written in self.batches:
-            if written.first_sequence == base_sequence and written.offset_delta == offset_delta:
+            if written.last_sequence == last and written.offset_delta == offset_delta:
                 return written
         return None
 
