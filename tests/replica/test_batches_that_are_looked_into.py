@@ -80,6 +80,26 @@ async def test_batches_are_written_in_their_order_also_around_one_that_is_unpack
         assert [thread == here for thread in lookers] == [True, False, True]
 
 
+async def test_what_is_written_is_committed_though_the_request_ends_in_the_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"log.cleanup.policy": "compact", "log.flush.interval.messages": "1"}
+    async with Replicas(tmp_path, **settings) as broker:
+        await broker.lead()
+        here = threading.get_ident()
+
+        def fail_elsewhere(*_: object) -> None:
+            if threading.get_ident() != here:
+                raise MemoryError
+
+        monkeypatch.setattr(contents, "check_records", fail_elsewhere)
+        entries = [(KEY, batch(b"k")), (KEY, batch(b"k", codec=compression.GZIP))]
+        with pytest.raises(MemoryError):
+            await broker.manager.append(entries, 1, 0, Origin.CLIENT)
+        partition = broker.manager.partitions[KEY]
+        assert (partition.log.recovery_point, partition.high_watermark) == (1, 1)
+
+
 async def test_what_this_broker_does_not_lead_is_refused_unseen(
     tmp_path: Path, lookers: list[int]
 ) -> None:

@@ -195,23 +195,28 @@ class Appender:
         outcomes: list[AppendOutcome] = []
         flushing: list[tuple[AppendOutcome, Partition]] = []
         waiting: list[_Unacknowledged] = []
-        for key, records in entries:
-            appended = self._append_one(key, records, acks, origin)
-            if appended is None:
-                appended = await self._append_inspected(key, records, acks, origin)
-            outcome, partition = appended
-            outcomes.append(outcome)
-            if partition is None:
-                continue
-            if partition.log.config.flush_messages < LONG_MAX:
-                flushing.append((outcome, partition))
-            if acks == ACKS_ALL:
-                end_offset = outcome.base_offset + outcome.record_count
-                waiting.append(
-                    _Unacknowledged(outcome, partition, partition.leadership_generation, end_offset)
-                )
-        if flushing:
-            await self._flush_where_owed(flushing)
+        try:
+            for key, records in entries:
+                appended = self._append_one(key, records, acks, origin)
+                if appended is None:
+                    appended = await self._append_inspected(key, records, acks, origin)
+                outcome, partition = appended
+                outcomes.append(outcome)
+                if partition is None:
+                    continue
+                if partition.log.config.flush_messages < LONG_MAX:
+                    flushing.append((outcome, partition))
+                if acks == ACKS_ALL:
+                    end_offset = outcome.base_offset + outcome.record_count
+                    waiting.append(
+                        _Unacknowledged(
+                            outcome, partition, partition.leadership_generation, end_offset
+                        )
+                    )
+        finally:
+            # Also where the wait for a thread broke off: what is written is to be committed.
+            if flushing:
+                await self._flush_where_owed(flushing)
         return Appended(outcomes, waiting, timeout_ms, self._hosted.for_acknowledgement)
 
     async def _append_inspected(
