@@ -35,7 +35,10 @@ from tests.support.logs import batch, new_log
 TOPIC = TopicIdentity("pPhN7wW2Rxa2B9JxJ5hXBA")
 
 
-def test_the_former_log_counts_if_it_was_in_use_after_the_move(make: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("spoilt", [False, True], ids=["sound", "spoilt epochs"])
+def test_the_former_log_counts_if_it_was_in_use_after_the_move(
+    make: Make, tmp_path: Path, spoilt: bool
+) -> None:
     former, _ = crashed_between_the_renames(make)
     # The broker ran without the new directory, became leader and took records.
     alone = make(dirs=("a",))
@@ -44,6 +47,9 @@ def test_the_former_log_counts_if_it_was_in_use_after_the_move(make: Make, tmp_p
     log.assign_epoch(1)
     log.append_as_leader(batch(b"acknowledged"), 1)
     alone.close()
+    if spoilt:  # a power failure came after the file was written, but before its end was
+        path = Path(log.epochs.path)
+        path.write_bytes(path.read_bytes()[:-1] + b"\0")
     found = make().get(*KEY)
     assert found is not None
     assert home(found) == home(former) == "a"

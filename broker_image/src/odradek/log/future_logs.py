@@ -30,7 +30,9 @@ from odradek.log.directory import (
 from odradek.log.housekeeping import Housekeeper
 from odradek.log.partition import checkpoints, epochs, future, recovery
 from odradek.log.partition.log import Log, LogEnvironment
-from odradek.log.segment.files import list_names
+from odradek.log.records.batch import CorruptBatchError
+from odradek.log.segment import batch_file
+from odradek.log.segment.files import list_names, open_file
 from odradek.log.segment.segment import LOG_SUFFIX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import TopicPartition
@@ -113,13 +115,42 @@ def check_name(key: TopicPartition) -> None:
 
 
 def latest_epoch(found: Found) -> int:
-    """Return the newest leader epoch that a folder's file tells, -1 without one. Blocks."""
-    path = os.path.join(found.directory.file(found.folder.name), epochs.FILE_NAME)
+    """Return the newest leader epoch that a folder's file tells, or else its newest batches: a
+    power failure may have spoilt the file. -1 without any. Blocks.
+    """
+    folder = found.directory.file(found.folder.name)
     try:
-        entries = checkpoints.read_epochs(path)
-    except (OSError, checkpoints.CorruptCheckpointError):
-        entries = None
-    return entries[-1][0] if entries else epochs.UNDEFINED_EPOCH
+        entries = _epochs_in_file(folder)
+        return entries[-1][0] if entries else _latest_in_batches(folder)
+    except OSError:
+        return epochs.UNDEFINED_EPOCH
+
+
+def _epochs_in_file(folder: str) -> list[tuple[int, int]] | None:
+    try:
+        return checkpoints.read_epochs(os.path.join(folder, epochs.FILE_NAME))
+    except checkpoints.CorruptCheckpointError:
+        return None
+
+
+def _latest_in_batches(folder: str) -> int:
+    latest = epochs.UNDEFINED_EPOCH
+    for name in sorted(filter(_is_of_batches, list_names(folder)), reverse=True):
+        fd = open_file(os.path.join(folder, name), os.O_RDONLY)
+        try:
+            for _, header in batch_file.whole_batches(fd, os.fstat(fd).st_size):
+                latest = max(latest, header.leader_epoch)
+        except CorruptBatchError:
+            pass  # where recovery would end the log
+        finally:
+            os.close(fd)
+        if latest != epochs.UNDEFINED_EPOCH:
+            break
+    return latest
+
+
+def _is_of_batches(name: str) -> bool:
+    return name.endswith(LOG_SUFFIX)
 
 
 def size(found: Found) -> int:
@@ -128,8 +159,7 @@ def size(found: Found) -> int:
     try:
         return sum(
             os.path.getsize(os.path.join(folder, name))
-            for name in list_names(folder)
-            if name.endswith(LOG_SUFFIX)
+            for name in filter(_is_of_batches, list_names(folder))
         )
     except OSError:
         return -1
