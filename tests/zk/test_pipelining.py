@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import ConnectionClosedError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.connection import ConnectionDropped
 from kazoo.protocol.serialization import Auth
 from kazoo.protocol.states import KeeperState
@@ -157,6 +158,23 @@ def test_part_of_an_answer_waits_for_its_rest(wire: Wire) -> None:
     wire.far.sendall(both[30:])
     wire.read()
     assert two.ready()
+
+
+def test_nothing_is_waited_for_after_a_record_of_tls_without_an_answer(wire: Wire) -> None:
+    # As a ticket for a later session. Requests and pings go on meanwhile.
+    wire.connection._read_socket(0)
+    wire.ask(1)
+    wire.send()
+    wire.far.sendall(answer(1)[:10])
+    with pytest.raises(KazooTimeoutError):
+        wire.connection._read_socket(0)
+
+
+def test_request_after_the_end_of_a_connection_that_was_woken_is_refused(wire: Wire) -> None:
+    wire.ask(1)
+    wire.connection._write_sock.close()
+    [late] = wire.ask(1)
+    assert isinstance(late.exception, ConnectionClosedError)
 
 
 def test_connection_that_ends_between_answers_is_noticed(wire: Wire) -> None:

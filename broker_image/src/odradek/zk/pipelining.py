@@ -9,7 +9,6 @@ connection.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 import ssl
@@ -57,8 +56,10 @@ class Waker:
             self._sent = False
 
     def close(self) -> None:
-        """Close the socket."""
-        self._sock.close()
+        """Close the socket: `send` raises OSError from now on, also if it has woken the thread."""
+        with self._lock:
+            self._sent = False
+            self._sock.close()
 
 
 class PipelinedConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
@@ -82,9 +83,16 @@ class PipelinedConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has
         return taken + bytes(super()._read(length - len(taken), timeout))
 
     def _read_socket(self, read_timeout: float) -> Any:
-        """Handle all answers that came, or the one that begins to come."""
-        with self._socket_error_handling(), contextlib.suppress(*_NOTHING_CAME):
-            self._received += self._socket.recv(RECEIVED_BYTES)
+        """Handle all answers that came, or the one that begins to come.
+
+        Not every record of TLS holds a part of an answer. Waiting for one would keep back requests
+        and pings.
+        """
+        with self._socket_error_handling():
+            try:
+                self._received += self._socket.recv(RECEIVED_BYTES)
+            except _NOTHING_CAME:
+                return None
         while True:
             response = super()._read_socket(read_timeout)
             if response == CLOSE_RESPONSE or not self._holds_an_answer():
