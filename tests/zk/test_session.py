@@ -7,10 +7,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import ZnodeStat
 
 from odradek.zk.operations import Check, Create, Delete, SetData, TransactionFailedError, commit
+from odradek.zk.pipelining import PipelinedResult
 from odradek.zk.session import (
     BadVersionError,
+    ConnectionLoss,
     NodeExistsError,
     NoNodeError,
     Session,
@@ -25,6 +29,34 @@ from tests.support.ports import free_port
 from tests.zk.conftest import OpenSession
 
 START_MS = zookeeper.START_SECONDS * 1000
+
+
+class LostReads:
+    """A client that answers once nobody asks any more; the connection breaks on the first reads.
+
+    `rounds` says how many reads each answer was for.
+    """
+
+    def __init__(self, lost: int) -> None:
+        self.rounds: list[int] = []
+        self._lost = lost
+        self._waiting: list[PipelinedResult] = []
+        self._handler = SequentialThreadingHandler()
+
+    def get_async(self, _path: str, _watch: object) -> PipelinedResult:
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._answer)
+        self._waiting.append(PipelinedResult(self._handler))
+        return self._waiting[-1]
+
+    def _answer(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        self.rounds.append(len(waiting))
+        lost, self._lost = self._lost, 0
+        for one in waiting[:lost]:
+            one.set_exception(ConnectionLoss())
+        for one in waiting[lost:]:
+            one.set((b"", ZnodeStat(1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)))
 
 
 def watcher() -> tuple[Callable[[WatchEvent], None], Callable[[], Awaitable[WatchEvent]]]:
@@ -106,6 +138,15 @@ async def test_many_reads_are_pipelined_and_missing_ones_left_out(sessions: Open
     assert {path: data for path, (data, _) in found.items()} == {
         f"/n{i}": str(i).encode() for i in range(300)
     }
+
+
+async def test_reads_that_are_lost_with_a_connection_are_asked_again_together() -> None:
+    session = Session("127.0.0.1:1", START_MS)
+    client = LostReads(lost=4)
+    session._client, session._loop = client, asyncio.get_running_loop()
+    paths = [f"/{number}" for number in range(5)]
+    assert sorted(await session.get_all(paths)) == paths
+    assert client.rounds == [5, 4]
 
 
 async def test_multi_is_all_or_nothing_and_names_what_failed(

@@ -267,18 +267,24 @@ class Session:
         found: dict[str, tuple[bytes, Stat]] = {}
         watcher = self._watch(watch)
         for few in slices.cut(paths, READS_AT_ONCE):
-            answers = await asyncio.gather(
-                *(self._call(_get(path, watcher)) for path in few), return_exceptions=True
-            )
-            for path, answer in zip(few, answers, strict=True):
-                with contextlib.suppress(NoNodeError):
+            wanted: Sequence[str] = few
+            while wanted:
+                answers = await asyncio.gather(
+                    *(self._call(_get(path, watcher)) for path in wanted), return_exceptions=True
+                )
+                lost = []
+                for path, answer in zip(wanted, answers, strict=True):
                     if isinstance(answer, ConnectionLoss):
-                        found[path] = await self.get(path, watch)
+                        lost.append(path)
+                    elif isinstance(answer, NoNodeError):
+                        continue
                     elif isinstance(answer, BaseException):
                         raise answer
                     else:
                         data, stat = answer
                         found[path] = data or b"", _stat(stat)
+                # kazoo holds the next try back until it is connected again.
+                wanted = lost
         return found
 
     async def sync(self) -> None:
