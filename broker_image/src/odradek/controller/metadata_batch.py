@@ -38,19 +38,22 @@ class MetadataBatch:
     def messages(
         self, to_whom: AbstractSet[BrokerId], brokers: Mapping[BrokerId, LiveBroker]
     ) -> Iterator[UpdateMetadata]:
-        """Yield one message per group of these brokers that are told of the same partitions."""
+        """Yield one message per group of these brokers that are told the same."""
         same_parts: dict[tuple[int, ...], list[BrokerId]] = {}
         for broker_id in sorted(self._parts_of.keys() & to_whom):
             # A part without partitions says only who is alive, as every message does.
             parts = tuple(one for one in self._parts_of[broker_id] if self._parts[one])
             same_parts.setdefault(parts, []).append(broker_id)
-        alike: dict[tuple[TopicPartition, ...], tuple[list[BrokerId], Described]] = {}
+        alike: list[tuple[list[BrokerId], Described]] = []
         for parts, group in same_parts.items():
             described = self._joined(parts)
-            to, _ = alike.setdefault(tuple(described), ([], described))
-            to += group
+            to = next((others for others, theirs in alike if theirs == described), None)
+            if to is None:
+                alike.append((group, described))
+            else:
+                to += group
         live = tuple(brokers[broker_id] for broker_id in sorted(brokers))
-        for to, described in alike.values():
+        for to, described in alike:
             yield UpdateMetadata(tuple(sorted(to)), live, tuple(described.values()))
 
     def _joined(self, parts: tuple[int, ...]) -> Described:
