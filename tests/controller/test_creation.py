@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
 
+from odradek.values import TopicPartition
 from odradek.zk import admin, znodes
-from odradek.zk.operations import Create
+from odradek.zk.operations import Create, Delete
 from odradek.zk.session import Session
 from odradek.zk.znodes import TopicAssignment
 from tests.controller.conftest import BrokerController, Cluster, until
@@ -24,6 +26,11 @@ async def start(cluster: Cluster) -> BrokerController:
     controller = await cluster.broker(1)
     await until(lambda: controller.elections)  # it has read everything
     return controller
+
+
+async def is_led(controller: BrokerController, topic: str) -> bool:
+    """Return whether ZooKeeper has the state of the topic's first partition."""
+    return await controller.session.exists(znodes.state_path(topic, 0)) is not None
 
 
 def put_off_listing(controller: BrokerController, until_s: float) -> None:
@@ -95,3 +102,69 @@ async def test_first_states_are_written_beside_what_another_attempt_left(
         ]
     )
     await until(lambda: len(cluster.roles(1)) == MANY)
+
+
+@pytest.mark.parametrize("by_name", [True, False], ids=["znode", "payload"])
+async def test_deletion_of_a_topic_that_is_not_listed_yet_is_done(
+    cluster: Cluster, by_name: bool
+) -> None:
+    controller = await start(cluster)
+    put_off_listing(controller, math.inf)
+    await admin.apply_create_topic(controller.session, "foreign", assignment(1), {})
+    path, payload = znodes.DELETE_TOPICS_PATH, znodes.encode_delete_topics(["foreign"])
+    if by_name:
+        await admin.apply_request_deletion(controller.session, "foreign")
+    else:
+        await controller.session.set(path, payload)
+    while await controller.session.children(path) or (await controller.session.get(path))[0]:
+        await asyncio.sleep(0.01)
+    assert await controller.session.exists(znodes.topic_path("foreign")) is None
+
+
+async def test_requests_for_a_topic_that_is_not_listed_yet_are_held(
+    cluster: Cluster,
+) -> None:
+    controller = await start(cluster)
+    for topic, path, data in (
+        (
+            "preferred",
+            znodes.PREFERRED_ELECTION_PATH,
+            znodes.encode_preferred_election([TopicPartition("preferred", 0)]),
+        ),
+        (
+            "moved",
+            znodes.REASSIGN_PARTITIONS_PATH,
+            znodes.encode_reassignment({TopicPartition("moved", 0): broker_ids(1)}),
+        ),
+    ):
+        put_off_listing(controller, math.inf)
+        await admin.apply_create_topic(controller.session, topic, assignment(1), {})
+        assert not controller.knows(topic)
+        await controller.session.create(path, data)
+        while await controller.session.exists(path) is not None:
+            await asyncio.sleep(0.01)
+        assert controller.knows(topic)
+
+
+async def test_topic_that_is_made_anew_before_the_next_listing_is_noticed(
+    cluster: Cluster,
+) -> None:
+    controller = await start(cluster)
+    await admin.apply_create_topic(controller.session, "t", assignment(1), {})
+    await until(lambda: controller.knows("t"))
+    while not await is_led(controller, "t"):
+        await asyncio.sleep(0.01)
+    put_off_listing(controller, math.inf)
+    paths = [
+        znodes.state_path("t", 0),
+        znodes.partition_path("t", 0),
+        znodes.partitions_path("t"),
+        znodes.topic_path("t"),
+        znodes.topic_config_path("t"),
+    ]
+    await controller.session.multi(list(map(Delete, paths)))
+    await until(lambda: not controller.knows("t"))
+    await admin.apply_create_topic(controller.session, "t", assignment(2), {})
+    put_off_listing(controller, 0)
+    controller.topic_created("t")
+    await until(lambda: len(cluster.metadata(1)) == 2)

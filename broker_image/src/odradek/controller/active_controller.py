@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from odradek import slices
 from odradek.config import BrokerConfig
@@ -107,6 +108,7 @@ class ActiveController:
             for event in await self._load():
                 await self.advance(event)
         for change in (
+            ZnodeChange.DELETIONS,
             ZnodeChange.ISR_CHANGES,
             ZnodeChange.LOG_DIR_EVENTS,
             ZnodeChange.PREFERRED,
@@ -166,7 +168,8 @@ class ActiveController:
             topics=topics,
             leaderships={one: leadership for one, (leadership, _) in states.items()},
             unclean=unclean,
-            deletions=deletions,
+            # Others may be of topics created meanwhile: `DELETIONS` looks for those.
+            deletions=deletions & topics.keys(),
         )
         written = {one: zxid for one, (_, zxid) in states.items()}
         return load_events(loaded, written, self.lease.previous_election_zxid)
@@ -195,6 +198,7 @@ class ActiveController:
             case ZnodeChange.DELETIONS:
                 requested_deletions = await zk.read_deletions(watch)
                 if requested_deletions:
+                    await self._find_topics(requested_deletions)
                     await self.advance(DeletionsRequested(requested_deletions))
             case ZnodeChange.ISR_CHANGES:
                 paths, changed = await zk.read_isr_changes(watch)
@@ -228,6 +232,7 @@ class ActiveController:
 
     async def _elect_preferred(self, requested: Sequence[TopicPartition]) -> None:
         await self.read(ZnodeChange.BROKERS)
+        await self._find_topics({one.topic for one in requested})
         refused = await self._refuse_elections(requested, Cause.PREFERRED)
         wanted = tuple(one for one in requested if one not in refused)
         await self.advance(PreferredRequested(wanted))
@@ -239,21 +244,34 @@ class ActiveController:
                 )
 
     async def _read_reassignment(self, event: ReassignmentRequested) -> None:
+        await self._find_topics({one.topic for one in event.wanted})
         await self._read_states_again(reassignment.depend_on_isr(self.context, event))
         for partition, refusal in reassignment.refusals(self.context, event).items():
             logger.warning("failed to reassign %s: %s", partition, refusal.message)
         await self.advance(event)
 
     async def _list_topics(self) -> None:
-        """Compare the names of all topics with those that are known; not too often, if many."""
+        """Read the names of all topics; not too often, if there are many."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._next_listing:
             if self._listing is None:
                 self._listing = loop.call_at(self._next_listing, self._list_topics_later)
             return
+        await self._read_names()
+
+    async def _find_topics(self, requested: AbstractSet[str]) -> None:
+        """Read the names of all topics now if any of these is not known.
+
+        It may be older than the request that names it, which would be refused.
+        """
+        if not requested <= self.context.topics.keys():
+            await self._read_names()
+
+    async def _read_names(self) -> None:
+        """Compare the names of all topics with those that are known."""
         names = set(await self._store.read_topic_names(self._queue.watch(ZnodeChange.TOPICS)))
         pause_s = min(len(names) * LISTING_PAUSE_SECONDS, LONGEST_LISTING_PAUSE_SECONDS)
-        self._next_listing = loop.time() + pause_s
+        self._next_listing = asyncio.get_running_loop().time() + pause_s
         known = self.context.topics.keys()
         await self._change_topics(names - known, frozenset(known - names))
 
@@ -284,6 +302,10 @@ class ActiveController:
         found = await self._read_assignments([topic])
         if topic in found:
             await self.advance(PartitionsChanged(topic, found[topic]))
+        else:
+            # One that is made anew before the names are read again would not be missed.
+            self._next_listing = 0.0
+            self._queue.put(ZnodeChange.TOPICS)
 
     async def read_topic_config(self, topic: str) -> None:
         """Read again the part of a topic's configuration that the controller uses."""
