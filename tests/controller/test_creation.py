@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 
 import pytest
 
+from odradek.controller.events import Leadership, WriteStates
+from odradek.controller.state_writes import StateWrite
 from odradek.values import TopicPartition
 from odradek.zk import admin, znodes
 from odradek.zk.operations import Create, Delete
 from odradek.zk.session import Session
 from odradek.zk.znodes import TopicAssignment
 from tests.controller.conftest import BrokerController, Cluster, until
-from tests.controller.values import broker_ids
+from tests.controller.values import broker_ids, partition_state
 
 MANY = 120  # partitions, whose states take several transactions
 
@@ -168,3 +171,22 @@ async def test_topic_that_is_made_anew_before_the_next_listing_is_noticed(
     put_off_listing(controller, 0)
     controller.topic_created("t")
     await until(lambda: len(cluster.metadata(1)) == 2)
+
+
+async def test_first_state_is_written_below_a_topic_that_was_made_anew(cluster: Cluster) -> None:
+    controller = await start(cluster)
+    put_off_listing(controller, math.inf)
+    assert controller._controller is not None
+    store = controller._controller._store
+    create_parents = store._create_parents
+    made_anew = admin.create_topic("t", admin.with_new_id(assignment(1)), {})
+
+    async def too_early(jobs: Sequence[StateWrite]) -> None:
+        await create_parents(jobs)
+        store._create_parents = create_parents  # type: ignore[method-assign]
+        await controller.session.multi(made_anew)
+
+    store._create_parents = too_early  # type: ignore[method-assign]
+    partition, state = TopicPartition("t", 0), partition_state(1, 0, (1,), 1)
+    written = await store.write_states(WriteStates({partition: state}, {}))
+    assert written.written == {partition: Leadership(state, 0)}

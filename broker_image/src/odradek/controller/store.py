@@ -272,7 +272,8 @@ class ControllerStore:
                     return None
             elif found.zk_version != version:
                 return found  # somebody else's state, or ours whose answer was lost
-            # The connection broke before the write: nothing changed, so retry.
+            # Nothing changed: the connection broke before the write, or the topic was made anew.
+            await self._create_parents([job])
             try:
                 await self._commit(await self._missing_operations([job]))
             except (TransactionFailedError, ConnectionLoss):
