@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from kazoo.exceptions import ConnectionClosedError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.connection import ConnectionDropped
+from kazoo.protocol.connection import CHANGED_EVENT, ConnectionDropped
 from kazoo.protocol.serialization import Auth
-from kazoo.protocol.states import KeeperState
+from kazoo.protocol.states import KeeperState, WatchedEvent
 
 from odradek.zk.client import Client
-from odradek.zk.pipelining import REQUESTS_AT_ONCE, PipelinedConnection
+from odradek.zk.pipelining import REQUESTS_AT_ONCE, PipelinedConnection, PromptWatch
 
 NO_NODE = -101
+CONNECTED = 3  # the state of a session in an event
 SECONDS = 60.0
 
 
@@ -28,6 +30,7 @@ class Wire:
     def __init__(self) -> None:
         self.client = Client("127.0.0.1:1", 1)
         self.client._state = KeeperState.CONNECTED
+        self.client._stopped.clear()
         self.connection: PipelinedConnection = self.client._connection
         near, self.far = socket.socketpair()
         near.setblocking(False)
@@ -72,6 +75,23 @@ class Wire:
 def answer(xid: int) -> bytes:
     """Return the answer that there is no such znode."""
     return struct.pack(">iiqi", 16, xid, 1, NO_NODE)
+
+
+def change(path: str) -> bytes:
+    """Return the event that the data of a znode changed."""
+    name = path.encode()
+    body = struct.pack(">iqiiii", -1, -1, 0, CHANGED_EVENT, CONNECTED, len(name)) + name
+    return struct.pack(">i", len(body)) + body
+
+
+class NotedWatch(PromptWatch):
+    """A watch that notes what it is told."""
+
+    def __init__(self, told: list[Any]) -> None:
+        self._told = told
+
+    def __call__(self, event: WatchedEvent) -> None:
+        self._told.append(event.path)
 
 
 @pytest.fixture
@@ -146,6 +166,30 @@ def test_answers_that_came_are_handled_in_one_turn_and_told_at_once(wire: Wire) 
     wire.read()
     assert told == results
     assert all(isinstance(one.exception, NoNodeError) for one in results)
+
+
+def test_change_is_told_before_what_was_read_after_it(wire: Wire) -> None:
+    told: list[Any] = []
+    wire.client._data_watchers["/0"].add(NotedWatch(told))
+    [result] = wire.ask(1)
+    result.rawlink(told.append)
+    wire.send()
+    wire.far.sendall(change("/0") + answer(1))
+    wire.read()
+    assert told == ["/0", result]
+
+
+def test_watch_that_may_wait_is_told_in_another_thread(wire: Wire) -> None:
+    threads: list[int] = []
+    wire.client._data_watchers["/0"].add(lambda _: threads.append(threading.get_ident()))
+    wire.client.handler.start()
+    try:
+        wire.far.sendall(change("/0"))
+        wire.read()
+    finally:
+        wire.client.handler.stop()
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 def test_part_of_an_answer_waits_for_its_rest(wire: Wire) -> None:

@@ -42,11 +42,12 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionDropped
 from kazoo.protocol.serialization import SASL, Connect, Exists
+from kazoo.protocol.states import Callback
 from kazoo.retry import KazooRetry
 
 from odradek.zk import acls
 from odradek.zk.digest_md5 import DigestClient, DigestError
-from odradek.zk.pipelining import PipelinedConnection, PipelinedResult, Waker
+from odradek.zk.pipelining import PipelinedConnection, PipelinedResult, PromptWatch, Waker
 from odradek.zookeeper_settings import ZooKeeperLogin
 
 _NONCE_BYTES: Final = 16
@@ -233,6 +234,13 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     def async_result(self) -> PipelinedResult:
         """Return a new result of a request."""
         return PipelinedResult(self)
+
+    def dispatch_callback(self, callback: Callback) -> None:
+        """Tell a watch; one that may wait is told in a thread of its own."""
+        if isinstance(callback.func, PromptWatch):
+            callback.func(*callback.args)
+        else:
+            super().dispatch_callback(callback)
 
     def create_socket_pair(self) -> tuple[socket.socket, Waker]:
         """Return what wakes the thread of the connection: where it waits, and how to wake it."""

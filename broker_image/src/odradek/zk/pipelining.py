@@ -9,6 +9,7 @@ connection.
 
 from __future__ import annotations
 
+import abc
 import logging
 import socket
 import ssl
@@ -19,6 +20,7 @@ from typing import Any, Final
 from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
 from kazoo.protocol.serialization import Auth
+from kazoo.protocol.states import WatchedEvent
 
 logger = logging.getLogger(__name__)
 
@@ -139,6 +141,20 @@ class PipelinedConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has
 def _is_special(request: Any) -> bool:
     """Return whether kazoo has its own way with it: no request at all, or a login."""
     return not hasattr(request, "type") or bool(request.type == Auth.type)
+
+
+class PromptWatch(abc.ABC):
+    """A watch that waits for nothing: the thread of the connection calls it.
+
+    So it fires before the answers that came after it. kazoo calls the others, which may ask and
+    wait, in one more thread, which does not keep to that order.
+    """
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def __call__(self, event: WatchedEvent) -> None:
+        """Take what changed."""
 
 
 class PipelinedResult(AsyncResult):  # type: ignore[misc]  # kazoo has no types

@@ -3,7 +3,7 @@
 kazoo runs the connection in its own thread. A call queues a request with kazoo and awaits a future.
 The thread appends the answer to an inbox and wakes the loop once for all queued answers, so a
 thousand pipelined reads cost a few wake-ups. Watches and state changes come to the loop the same
-way.
+way, in the order of the connection: a watch fires before what was changed is read.
 
 Reads are retried when the connection breaks. Writes are not: `ConnectionLoss` means that the
 outcome is unknown, and the caller has to check it. While the connection is down, calls wait. If the
@@ -50,6 +50,7 @@ from odradek import slices
 from odradek.zk import acls, operations
 from odradek.zk.client import OPEN, Client, Handshake, LoginRequiredError, ZooKeeperAccess
 from odradek.zk.operations import ANY_VERSION, Operation
+from odradek.zk.pipelining import PromptWatch
 
 __all__ = [
     "BadVersionError",
@@ -126,7 +127,7 @@ StateListener = Callable[[SessionState], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _KazooWatch:
+class _KazooWatch(PromptWatch):
     """Passes kazoo's event to the loop; equal for equal callbacks: kazoo keeps one per path."""
 
     session: "Session"
