@@ -229,3 +229,34 @@ def test_logs_are_adopted_by_topics_that_are_made_again_in_an_empty_zookeeper(
         return {one.topic_id if one else None for one in kept} == {assignment.topic_id}
 
     wait_until(all_say_so, "the logs are of the topic that was made again")
+
+
+def test_topic_that_is_made_anew_at_once_shows_no_record_of_the_former(
+    cluster: Cluster, zookeeper: KazooClient
+) -> None:
+    topic = "at-once"
+    make(cluster, zookeeper, topic, FORMER)
+    former = topic_id(zookeeper, topic)
+    anew = admin.with_new_id(TopicAssignment({0: EVERYWHERE}))
+    operations.commit(
+        zookeeper,
+        [
+            operations.Delete(znodes.state_path(topic, 0)),
+            operations.Delete(znodes.partition_path(topic, 0)),
+            operations.Delete(znodes.partitions_path(topic)),
+            operations.Delete(znodes.topic_path(topic)),
+            operations.Delete(znodes.topic_config_path(topic)),
+            *admin.create_topic(topic, anew, {}),
+        ],
+    )
+    wait_until(lambda: is_whole(zookeeper, topic), "the new topic has a state")
+    wait_until(
+        lambda: all(
+            (found := identity(cluster, one, topic)) is not None and found.topic_id == anew.topic_id
+            for one in EVERYWHERE
+        ),
+        "every broker has a log of the new topic",
+    )
+    assert former != anew.topic_id
+    produce_all(cluster.bootstrap, topic, PRESENT, **{"batch.num.messages": 1})
+    assert sorted(consume_all(cluster.bootstrap, topic, 1, len(PRESENT))) == sorted(PRESENT)

@@ -12,7 +12,7 @@ from odradek.controller.events import Leadership, WriteStates
 from odradek.controller.state_writes import StateWrite
 from odradek.values import TopicPartition
 from odradek.zk import admin, znodes
-from odradek.zk.operations import Create, Delete
+from odradek.zk.operations import Create, Delete, Operation
 from odradek.zk.session import Session
 from odradek.zk.znodes import TopicAssignment
 from tests.controller.conftest import BrokerController, Cluster, until
@@ -149,28 +149,41 @@ async def test_requests_for_a_topic_that_is_not_listed_yet_are_held(
         assert controller.knows(topic)
 
 
-async def test_topic_that_is_made_anew_before_the_next_listing_is_noticed(
+async def create_and_await(controller: BrokerController, topic: str) -> None:
+    await admin.apply_create_topic(controller.session, topic, assignment(1), {})
+    await until(lambda: controller.knows(topic))
+    while not await is_led(controller, topic):
+        await asyncio.sleep(0.01)
+
+
+def by_hand(topic: str) -> list[Operation]:
+    """Return the removal of a topic with one partition, as nobody but a controller should do it."""
+    return [
+        Delete(znodes.state_path(topic, 0)),
+        Delete(znodes.partition_path(topic, 0)),
+        Delete(znodes.partitions_path(topic)),
+        Delete(znodes.topic_path(topic)),
+        Delete(znodes.topic_config_path(topic)),
+    ]
+
+
+async def test_topic_that_is_removed_by_hand_is_missed_before_the_next_listing(
     cluster: Cluster,
 ) -> None:
     controller = await start(cluster)
-    await admin.apply_create_topic(controller.session, "t", assignment(1), {})
-    await until(lambda: controller.knows("t"))
+    await create_and_await(controller, "t")
+    put_off_listing(controller, math.inf)
+    await controller.session.multi(by_hand("t"))
+    await until(lambda: not controller.knows("t"))
+
+
+async def test_topic_that_is_made_anew_at_once_gets_new_states(cluster: Cluster) -> None:
+    controller = await start(cluster)
+    await create_and_await(controller, "t")
+    anew = admin.create_topic("t", admin.with_new_id(assignment(1)), {})
+    await controller.session.multi([*by_hand("t"), *anew])
     while not await is_led(controller, "t"):
         await asyncio.sleep(0.01)
-    put_off_listing(controller, math.inf)
-    paths = [
-        znodes.state_path("t", 0),
-        znodes.partition_path("t", 0),
-        znodes.partitions_path("t"),
-        znodes.topic_path("t"),
-        znodes.topic_config_path("t"),
-    ]
-    await controller.session.multi(list(map(Delete, paths)))
-    await until(lambda: not controller.knows("t"))
-    await admin.apply_create_topic(controller.session, "t", assignment(2), {})
-    put_off_listing(controller, 0)
-    controller.topic_created("t")
-    await until(lambda: len(cluster.metadata(1)) == 2)
 
 
 async def test_first_state_is_written_below_a_topic_that_was_made_anew(cluster: Cluster) -> None:

@@ -297,15 +297,20 @@ class ActiveController:
 
     async def read_topic(self, topic: str) -> None:
         """Read a topic's znode again; skip an unknown topic: it is deleted, or `TOPICS` adds it."""
-        if topic not in self.context.topics:
+        known = self.context.topics.get(topic)
+        if known is None:
             return
-        found = await self._read_assignments([topic])
-        if topic in found:
-            await self.advance(PartitionsChanged(topic, found[topic]))
-        else:
+        found = (await self._read_assignments([topic])).get(topic)
+        if found is None:
             # One that is made anew before the names are read again would not be missed.
             self._next_listing = 0.0
             self._queue.put(ZnodeChange.TOPICS)
+        elif None not in (known.topic_id, found.topic_id) and known.topic_id != found.topic_id:
+            # Somebody removed it by hand and made it anew since.
+            await self._change_topics((), frozenset({topic}))
+            await self._change_topics({topic})
+        else:
+            await self.advance(PartitionsChanged(topic, found))
 
     async def read_topic_config(self, topic: str) -> None:
         """Read again the part of a topic's configuration that the controller uses."""
