@@ -1,20 +1,21 @@
-"""How many times a new controller waits for ZooKeeper before it tells brokers anything."""
+"""What a new controller reads, and how many times it waits before it tells brokers anything."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, cast
 
 from odradek import config
 from odradek.controller.active_controller import ActiveController
 from odradek.controller.controller_znode import ControllerLease
-from odradek.controller.event_queue import EventQueue
+from odradek.controller.event_queue import EventQueue, ZnodeChange
 from odradek.controller.events import UpdateMetadata
 from odradek.controller.outbox import Outbox
 from odradek.controller.store import ControllerStore
 from odradek.values import BrokerId, ControllerEpoch
 from odradek.zk import znodes
+from odradek.zk.operations import Operation
 from odradek.zk.session import NoNodeError, Session, Stat
 from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
 from tests.controller.values import partition_state, topic_assignment
@@ -28,7 +29,8 @@ class RoundTrips:
     """A session that answers reads of these znodes only once nobody asks anything more."""
 
     def __init__(self, found: dict[str, bytes]) -> None:
-        self._znodes = found
+        self.znodes = found
+        self.written: list[str] = []
         self._waiting: list[asyncio.Future[None]] = []
 
     async def count(self, work: Coroutine[Any, Any, None]) -> int:
@@ -54,14 +56,14 @@ class RoundTrips:
 
     async def children(self, path: str, _: object = None) -> list[str]:
         await self._answer()
-        below = [one.removeprefix(f"{path}/") for one in self._znodes if one.startswith(f"{path}/")]
+        below = [one.removeprefix(f"{path}/") for one in self.znodes if one.startswith(f"{path}/")]
         return sorted({one.partition("/")[0] for one in below})
 
     async def get(self, path: str, _: object = None) -> tuple[bytes, Stat]:
         await self._answer()
-        if path not in self._znodes:
+        if path not in self.znodes:
             raise NoNodeError
-        return self._znodes[path], STAT
+        return self.znodes[path], STAT
 
     async def get_all(
         self, paths: Iterable[str], _: object = None
@@ -69,11 +71,12 @@ class RoundTrips:
         wanted = list(paths)
         if wanted:
             await self._answer()
-        return {one: (self._znodes[one], STAT) for one in wanted if one in self._znodes}
+        return {one: (self.znodes[one], STAT) for one in wanted if one in self.znodes}
 
-    async def multi(self, _: object) -> list[object]:
+    async def multi(self, wanted: Sequence[Operation]) -> list[object]:
+        self.written += [one.path for one in wanted]
         await self._answer()
-        return [True, True]
+        return [True for _ in wanted]
 
 
 class Messages:
@@ -111,22 +114,25 @@ def cluster() -> dict[str, bytes]:
     return found
 
 
-async def test_new_controller_waits_three_times_whatever_the_cluster_has() -> None:
-    session = RoundTrips(cluster())
+def controller_of(session: RoundTrips, outbox: Messages) -> ActiveController:
     lease = ControllerLease(ControllerEpoch(1), 0)
     values = {
         "broker.id": "1",
         "zookeeper.connect": "unused",
         "auto.leader.rebalance.enable": "false",
     }
-    outbox = Messages()
-    controller = ActiveController(
+    return ActiveController(
         config.from_values(values)[0],
         lease,
         ControllerStore(cast(Session, session), lease),
         cast(Outbox, outbox),
         EventQueue(),
     )
+
+
+async def test_new_controller_waits_three_times_whatever_the_cluster_has() -> None:
+    session, outbox = RoundTrips(cluster()), Messages()
+    controller = controller_of(session, outbox)
     try:
         # The names; what they stand for; the states of all partitions.
         assert await session.count(controller.start()) == 3
@@ -135,3 +141,18 @@ async def test_new_controller_waits_three_times_whatever_the_cluster_has() -> No
     [told] = [one for one in outbox.sent if isinstance(one, UpdateMetadata)]
     assert len(told.partitions) == 6
     assert told.to == (1, 2)
+
+
+async def test_deletion_of_a_topic_that_was_created_meanwhile_is_not_refused() -> None:
+    requested = {znodes.DELETE_TOPICS_PATH: znodes.encode_delete_topics(["late"])}
+    session = RoundTrips(cluster() | requested)
+    controller = controller_of(session, Messages())
+    try:
+        await session.count(controller.start())
+        late = znodes.encode_topic(topic_assignment({0: (1, 2)}))
+        session.znodes[znodes.topic_path("late")] = late
+        await session.count(controller.read(ZnodeChange.DELETIONS))
+    finally:
+        await controller.stop()
+    assert znodes.DELETE_TOPICS_PATH not in session.written
+    assert controller.context.deletions == {"late"}

@@ -169,7 +169,7 @@ class ActiveController:
             leaderships={one: leadership for one, (leadership, _) in states.items()},
             unclean=unclean,
             # Others may be of topics created meanwhile: `DELETIONS` looks for those.
-            deletions=deletions & topics.keys(),
+            deletions=deletions.intersection(topics),
         )
         written = {one: zxid for one, (_, zxid) in states.items()}
         return load_events(loaded, written, self.lease.previous_election_zxid)
