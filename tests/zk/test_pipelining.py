@@ -28,7 +28,8 @@ class Wire:
     """A client's connection that is open, and its other end."""
 
     def __init__(self) -> None:
-        self.client = Client("127.0.0.1:1", 1)
+        self.now = 0.0
+        self.client = Client("127.0.0.1:1", 1, clock=lambda: self.now)
         self.client._state = KeeperState.CONNECTED
         self.client._stopped.clear()
         self.connection: PipelinedConnection = self.client._connection
@@ -239,6 +240,22 @@ def test_next_connection_does_not_begin_with_the_rest_of_an_answer(wire: Wire) -
     with pytest.raises(ConnectionDropped):
         wire.connection._connect("localhost", "127.0.0.1", 1)
     assert not wire.connection._received
+
+
+def test_server_that_is_silent_is_left_though_there_are_requests(wire: Wire) -> None:
+    wire.now = 10 * SECONDS  # nothing was due until now
+    wire.ask(2)
+    wire.send()
+    wire.now += SECONDS
+    wire.far.sendall(answer(1))
+    wire.read()
+    wire.now += SECONDS
+    wire.ask(1)
+    wire.send()
+    wire.now += 1
+    wire.ask(1)
+    with pytest.raises(ConnectionDropped, match="no answer"):
+        wire.send()
 
 
 def test_requests_of_a_write_that_failed_are_not_sent_again(wire: Wire) -> None:

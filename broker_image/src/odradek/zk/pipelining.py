@@ -4,7 +4,8 @@ kazoo wakes its thread for each request, sends one per turn, waits for the socke
 answer, and hands each answer to a second thread. A controller reads thousands of znodes before it
 does anything else, so here the thread is woken once for all queued requests, they go out in one
 write, all answers that came are handled in one turn, and who waits is told in the thread of the
-connection.
+connection. A server that is silent is left, also while requests keep coming: kazoo sends no pings
+then, which is how it notices.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import threading
 from typing import Any, Final
 
 from kazoo.handlers.threading import AsyncResult
-from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionHandler
+from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionDropped, ConnectionHandler
 from kazoo.protocol.serialization import Auth
 from kazoo.protocol.states import WatchedEvent
 
@@ -71,6 +72,8 @@ class PipelinedConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has
         super().__init__(*arguments, **others)
         self._received = bytearray()
         self._xid: int
+        # Since when answers are due and nothing came, on the client's clock.
+        self._silent_since = 0.0
 
     def _connect(self, *where: Any) -> Any:
         self._received.clear()
@@ -98,6 +101,7 @@ class PipelinedConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has
         while True:
             response = super()._read_socket(read_timeout)
             if response == CLOSE_RESPONSE or not self._holds_an_answer():
+                self._silent_since = self.client._clock()
                 return response
 
     def _holds_an_answer(self) -> bool:
@@ -114,6 +118,7 @@ class PipelinedConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has
         meanwhile may have been done.
         """
         queue, pending = self.client._queue, self.client._pending
+        self._require_answers(read_timeout)
         if not queue or _is_special(queue[0][0]):
             super()._send_request(read_timeout, connect_timeout)  # it receives the wake-up
             self._write_sock.awake()
@@ -136,6 +141,17 @@ class PipelinedConnection(ConnectionHandler):  # type: ignore[misc]  # kazoo has
         if queue:
             self._write_sock.send(_WAKE)
         self._write(sent, connect_timeout)
+
+    def _require_answers(self, read_timeout: float) -> None:
+        """Leave a server that is silent though answers are due. Raises ConnectionDropped.
+
+        kazoo notices that by its pings, and sends none while there are requests.
+        """
+        now = self.client._clock()
+        if not self.client._pending:
+            self._silent_since = now
+        elif now - self._silent_since > read_timeout:
+            raise ConnectionDropped("no answer came in time")
 
 
 def _is_special(request: Any) -> bool:
