@@ -105,6 +105,8 @@ async def test_what_came_before_a_bad_request_is_answered(how: str) -> None:
         await work.until_dispatched([0])
         writer.write(struct.pack(">i", TOO_LARGE) if how == "size" else framed(produce(1)))
         await some_turns()
+        [connection] = connections_to(writer)
+        assert connection.idle_seconds() == 0, "it waits for us"
         work.let_go(0)
         assert number_of(await read_frame(reader)) == 0
         with contextlib.suppress(ConnectionResetError):  # it had not read all that came

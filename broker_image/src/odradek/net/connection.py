@@ -481,11 +481,11 @@ class Connection:
                 self._serve_arrived()
         except (Exception, asyncio.CancelledError) as error:
             # The bytes are still there: the event loop would call this again and again.
-            self._ended = True
             self._stop_reading()
             if self._arrival is not None and not self._arrival.done():
                 self._arrival.set_exception(error)  # `run` logs it
             else:
+                self._ended = True
                 self._quotas.log.log(
                     logging.ERROR, "closing %s:%s", self.peer.host, self.peer.port, exc_info=True
                 )
