@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import os
 import socket
 import ssl
@@ -12,6 +13,7 @@ import struct
 import subprocess
 import time
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -32,6 +34,7 @@ from odradek.protocol.regions import Part
 from odradek.security.peers import ClientSecurity
 from odradek.security.tls_contexts import TlsContexts
 from tests.fuzz.strangers import client_hello
+from tests.net.test_owed_answers import connections_to
 from tests.support import certificates
 from tests.support.file_regions import CountedRegion
 
@@ -464,6 +467,26 @@ async def test_end_in_the_middle_of_a_record_ends_that_connection_only(
             await asyncio.sleep(0.01)
         assert await echoed(listener, context) == b"answer"
     assert seen == [b"x"]
+
+
+async def test_connection_with_a_damaged_record_is_freed_at_once(own: certificates.Issued) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        async with listening(echo, settings_of(own)) as listener:
+            async with connected(listener, client_context(own)) as (reader, writer):
+                writer.write(framed(b"sound"))
+                assert await read_frame(reader) == b"sound"
+                connection = weakref.ref(connections_to(writer)[0])
+                sock = writer.get_extra_info("socket")
+                os.write(sock.fileno(), struct.pack(">BHH", 23, 0x303, 30) + bytes(30))
+                with contextlib.suppress(OSError):
+                    await reader.read()
+            async with asyncio.timeout(60):
+                while connection() is not None:
+                    await asyncio.sleep(0)
+    finally:
+        gc.enable()
 
 
 async def test_pipelined_requests_whose_answers_are_not_read_hold_one_answer(

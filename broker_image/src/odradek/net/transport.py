@@ -460,4 +460,5 @@ class TlsTransport:
             with contextlib.suppress(OSError):
                 while self._unsent or self._outgoing.pending:
                     self._flush()
+        self._end = None  # its frames would keep the connection until the collector comes
         self._sock.close()
