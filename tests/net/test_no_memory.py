@@ -55,6 +55,7 @@ async def test_answer_without_memory_fails_its_call(poor: None) -> None:
     async def too_much(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(framed(bytes(3 * READ_AHEAD_BYTES)))
+        writer.close()
 
     server = await asyncio.start_server(too_much, "127.0.0.1", 0)
     async with server:

@@ -28,6 +28,18 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 PASSWORD = "store-secret"
 _VALID = timedelta(days=30)
+# What an authority's key is for, which Python's clients ask for since 3.13, as the identifiers.
+_SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True)
@@ -116,10 +128,13 @@ class Authority:
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
+        self._key_identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self.certificate = (
             _builder(subject, subject, self._key.public_key(), _VALID)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_SIGNS, critical=True)
+            .add_extension(self._key_identifier, critical=False)
             .sign(self._key, hashes.SHA256())
         )
 
@@ -139,11 +154,12 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         whom = subject or x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names = [_general_name(host) for host in hosts]
-        builder = _builder(whom, self.certificate.subject, key.public_key(), valid).add_extension(
-            x509.ExtendedKeyUsage(
-                [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-            ),
-            critical=False,
+        by = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._key_identifier)
+        uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        builder = (
+            _builder(whom, self.certificate.subject, key.public_key(), valid)
+            .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+            .add_extension(by, critical=False)
         )
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
