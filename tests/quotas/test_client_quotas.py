@@ -1,6 +1,8 @@
 """The sensors of clients, and what one request takes of them."""
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -169,6 +171,32 @@ async def test_time_of_a_request_is_that_of_its_steps(quotas: ClientQuotas) -> N
     # 200 % of a second in 10 seconds are 20 %.
     assert request(quotas, meter=meter).settle(produces=False, answered=True) == 1000, "bounded"
     assert request(quotas, meter=meter).settle(produces=True, answered=False) == 0, "acks=0"
+
+
+async def test_work_that_is_cancelled_is_freed_at_once() -> None:
+    held = Clock()  # anything that can be watched
+    is_held = weakref.ref(held)
+
+    async def wait_with(it: Clock) -> None:
+        await asyncio.get_running_loop().create_future()
+        it()
+
+    async def run(it: Clock) -> None:
+        await CpuMeter().run(wait_with(it))
+
+    gc.collect()
+    gc.disable()
+    try:
+        task = asyncio.create_task(run(held))
+        del held
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        del task
+        await asyncio.sleep(0)
+        assert is_held() is None
+    finally:
+        gc.enable()
 
 
 async def test_time_after_the_answer_is_made_counts_for_the_next_request(

@@ -45,6 +45,7 @@ class _Metered(Generic[T]):
                 return end.value  # type: ignore[no-any-return]
             finally:
                 self._meter.end()
+                error = None  # it would be in its own traceback
             try:
                 value, error = (yield waits_for), None
             except BaseException as thrown:  # as a cancellation
