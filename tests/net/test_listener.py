@@ -19,7 +19,6 @@ from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.listener import Listener
 from odradek.net.sending import SLICE_BYTES
-from odradek.net.transport import plain
 from odradek.protocol.api import ApiKey
 from odradek.protocol.codec import MalformedError
 from odradek.protocol.regions import Part
