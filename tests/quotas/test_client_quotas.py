@@ -1,6 +1,7 @@
 """The sensors of clients, and what one request takes of them."""
 
 import asyncio
+import contextlib
 import gc
 import weakref
 
@@ -195,6 +196,30 @@ async def test_work_that_is_cancelled_is_freed_at_once() -> None:
         del task
         await asyncio.sleep(0)
         assert is_held() is None
+    finally:
+        gc.enable()
+
+
+async def test_an_error_that_measured_work_survives_is_freed_at_once() -> None:
+    raised: list[weakref.ref[LookupError]] = []
+
+    def fail(future: asyncio.Future[None]) -> None:
+        error = LookupError()
+        raised.append(weakref.ref(error))
+        future.set_exception(error)
+
+    async def work() -> None:
+        future = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(fail, future)
+        with contextlib.suppress(LookupError):
+            await future
+
+    gc.collect()
+    gc.disable()
+    try:
+        await CpuMeter().run(work())
+        await asyncio.sleep(0)
+        assert [error() for error in raised] == [None]
     finally:
         gc.enable()
 

@@ -37,9 +37,10 @@ class BegunWork:
                 try:
                     value = yield awaited
                 except BaseException as thrown:  # as a cancellation
-                    awaited = None  # a future that failed must not be in its own traceback
+                    del awaited  # a future whose error has this frame in its traceback
                     awaited = self._work.throw(thrown)
                 else:
+                    del awaited  # its result may be large
                     awaited = self._work.send(value)
             except StopIteration:
                 return

@@ -50,6 +50,7 @@ class _Metered(Generic[T]):
                 value, error = (yield waits_for), None
             except BaseException as thrown:  # as a cancellation
                 value, error = None, thrown
+            del waits_for  # a future whose error has this frame in its traceback
 
 
 class CpuMeter:
