@@ -14,6 +14,10 @@ from odradek.quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from odradek.quotas.request_quota import CpuMeter, RequestQuota
 
 
+class WatchedError(Exception):
+    """One that can be watched by a weak reference."""
+
+
 class Clock:
     """Virtual time in milliseconds."""
 
@@ -201,18 +205,19 @@ async def test_work_that_is_cancelled_is_freed_at_once() -> None:
 
 
 async def test_an_error_that_measured_work_survives_is_freed_at_once() -> None:
-    raised: list[weakref.ref[LookupError]] = []
+    raised: list[weakref.ref[WatchedError]] = []
 
     def fail(future: asyncio.Future[None]) -> None:
-        error = LookupError()
+        error = WatchedError()
         raised.append(weakref.ref(error))
         future.set_exception(error)
 
     async def work() -> None:
         future = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(fail, future)
-        with contextlib.suppress(LookupError):
+        with contextlib.suppress(WatchedError):
             await future
+        del future
 
     gc.collect()
     gc.disable()
