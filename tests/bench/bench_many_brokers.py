@@ -92,7 +92,6 @@ class Load:
 SMALL: Final = bare.batch(100)
 LOADS: Final = (
     Load("Produce of one record of 100 B", lambda topic: bare.produce_frame(topic, 1, SMALL)),
-    Load("Produce of six 64 KiB batches", bare.six_batches),
     Load("Fetch of 1 MiB", bare.fetch_frame, under_way=1),
 )
 
