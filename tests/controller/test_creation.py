@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from odradek.controller.context import LEADER_DURING_DELETE
 from odradek.controller.events import Leadership, WriteStates
 from odradek.controller.state_writes import StateWrite
+from odradek.protocol.messages import control
 from odradek.values import TopicPartition
 from odradek.zk import admin, znodes
 from odradek.zk.operations import Create, Delete, Operation
@@ -184,6 +186,22 @@ async def test_topic_that_is_made_anew_at_once_gets_new_states(cluster: Cluster)
     await controller.session.multi([*by_hand("t"), *anew])
     while not await is_led(controller, "t"):
         await asyncio.sleep(0.01)
+
+
+async def test_topic_to_which_a_tool_gives_another_id_is_the_same(cluster: Cluster) -> None:
+    controller = await start(cluster)
+    await create_and_await(controller, "t")
+    grown = admin.with_new_id(assignment(2))
+    await controller.session.set(znodes.topic_path("t"), znodes.encode_topic(grown))
+    await until(lambda: cluster.metadata(1).get(("t", 1)) == 1)
+    told = [
+        one.leader
+        for request in cluster.requests(1, control.UpdateMetadataRequest)
+        for topic in request.topic_states
+        for one in topic.partition_states
+    ]
+    # Brokers forget the offsets of a topic that is being deleted.
+    assert LEADER_DURING_DELETE not in told
 
 
 async def test_first_state_is_written_below_a_topic_that_was_made_anew(cluster: Cluster) -> None:

@@ -305,12 +305,23 @@ class ActiveController:
             # One that is made anew before the names are read again would not be missed.
             self._next_listing = 0.0
             self._queue.put(ZnodeChange.TOPICS)
-        elif None not in (known.topic_id, found.topic_id) and known.topic_id != found.topic_id:
-            # Somebody removed it by hand and made it anew since.
+        elif await self._was_made_anew(topic, known, found):
             await self._change_topics((), frozenset({topic}))
             await self._change_topics({topic})
         else:
             await self.advance(PartitionsChanged(topic, found))
+
+    async def _was_made_anew(
+        self, topic: str, known: znodes.TopicAssignment, found: znodes.TopicAssignment
+    ) -> bool:
+        """Return whether somebody removed a topic by hand and made it anew since.
+
+        A tool may write another id for the same topic: then the states of its partitions are there.
+        """
+        if None in (known.topic_id, found.topic_id) or known.topic_id == found.topic_id:
+            return False
+        partitions = [TopicPartition(topic, number) for number in found.partitions]
+        return not await self._store.read_states(partitions)
 
     async def read_topic_config(self, topic: str) -> None:
         """Read again the part of a topic's configuration that the controller uses."""
