@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -120,6 +122,30 @@ def comes_and_goes(kubectl: Kubectl, bootstrap: str, name: str) -> None:
     eventually(stays_out, "a new connection is refused", 120, 0.1)
     out_s = time.monotonic() - began
     print(f"a User works after {worked_s:.1f} s, and is shut out {out_s:.1f} s after its deletion")
+
+
+def test_the_command_of_open_znodes_secures_them(kubectl: Kubectl, healthy: None) -> None:
+    def status(reason: str) -> str:
+        now = f"look={time.monotonic()}"
+        kubectl("annotate", "kafkacluster", "main", now, "--overwrite")
+        found = kubectl.condition("kafkacluster", "main", "ZooKeeperSecured")
+        assert found["reason"] == reason, found
+        message: str = found["message"]
+        return message
+
+    status("Secured")
+    keeper = kubectl.get("kafkacluster", "main")["spec"]["zookeeper"]["connect"]
+    tool = ("odradek", "zookeeper", "unsecure", "--zookeeper", keeper)
+    kubectl("exec", "main-broker-0", "--", *tool)
+    message = eventually(lambda: status("OpenZnodes"), "open znodes are seen")
+    _, _, command = message.partition(": run ")
+    paths = f"{kubectl.binary.parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": paths, "KUBECONFIG": str(kubectl.kubeconfig)}
+    ended = subprocess.run(
+        ["sh", "-c", command], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, (command, ended.stderr)
+    eventually(lambda: status("Secured"), "znodes have ACLs again")
 
 
 def served(address: str, authority: str) -> str:
