@@ -683,18 +683,24 @@ class Log:
             segment.release_idle()
 
     def close(self) -> None:
-        """Finish the indexes, write the producer snapshot, make all durable, close the files."""
+        """Finish the indexes, write the producer snapshot, make all durable, close the files.
+
+        Nothing is written or synced of a log that is as a clean shutdown left it, or is new.
+        """
         with self._append_lock:
             if self.closed:
                 return
             if self.failure is None:
+                active = self.segments.active
                 with self.failures.guard():
-                    self.producers.write_snapshot(self.directory)
-                    self.segments.active.become_inactive()
+                    has_new_snapshot = self.producers.write_snapshot(self.directory)
+                    active.become_inactive()
                 self.flush()
                 with self.failures.guard():
-                    self.segments.active.flush()
-                    self._flusher.sync_snapshot(self.log_end_offset)
+                    if active.changed:
+                        active.flush()
+                    if active.changed or has_new_snapshot:
+                        self._flusher.sync_snapshot(self.log_end_offset)
             self.abandon()
 
     def abandon(self) -> None:

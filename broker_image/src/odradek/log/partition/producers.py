@@ -292,16 +292,18 @@ class ProducerStates:
             self._make_room()
         self.expire(now_ms)
 
-    def write_snapshot(self, directory: str) -> None:
-        """Write a snapshot at the end offset, unless there is one.
+    def write_snapshot(self, directory: str) -> bool:
+        """Write a snapshot at the end offset, unless there is one; return whether it did. There is
+        none at offset 0, before which nobody wrote.
 
         It is not durable by itself: it is checked when read, and the log's flush syncs it.
         """
-        if self.end_offset == self.snapshot_offset:
-            return
+        if self.end_offset in (0, self.snapshot_offset):
+            return False
         path = snapshot_path(directory, self.end_offset)
         files.write_atomically(path, self.encode(), durable=False)
         self.snapshot_offset = self.end_offset
+        return True
 
 
 def snapshot_path(directory: str, offset: int) -> str:

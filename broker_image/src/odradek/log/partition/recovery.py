@@ -194,6 +194,8 @@ def _finish(log: Log, segments: list[Segment], end: int, known: Checkpointed) ->
         fresh = Segment(log.directory, start, log.segment_settings())
         with _closed_on_failure((fresh,)):
             fresh.create(log.preallocated_bytes)
+        # Where there were no files, the next start would make these again if they were lost.
+        fresh.changed = bool(segments or log.preallocated_bytes)
         segments, end = [fresh], start
     recovery_point = end if known.clean else min(max(known.recovery_point, start), end)
     log.install(segments, start, end, recovery_point)

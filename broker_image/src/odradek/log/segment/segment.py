@@ -55,8 +55,8 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_index", "_check_lock", "_first_timestamp", "_indexes_checked",
-        "_max_timestamp", "_preallocated", "base_offset", "created_ms", "directory", "index",
-        "interval_bytes", "jitter_ms", "log", "offset_of_max_timestamp", "size", "tail",
+        "_max_timestamp", "_preallocated", "base_offset", "changed", "created_ms", "directory",
+        "index", "interval_bytes", "jitter_ms", "log", "offset_of_max_timestamp", "size", "tail",
         "time_index", "trusted_from",
     )  # fmt: skip
 
@@ -77,6 +77,8 @@ class Segment:
         self.created_ms = settings.created_ms
         self.jitter_ms = settings.jitter_ms
         self.size = 0
+        # Whether the files may lack something, or not be on the disk itself as they are.
+        self.changed = False
         # Bytes below this position were not written by this process: they are verified when read.
         self.trusted_from = 0
         self.tail = Tail()
@@ -99,6 +101,7 @@ class Segment:
         With `preallocated_bytes` the log file has that length, a hole, until the segment is
         finished (Kafka's `preallocate`).
         """
+        self.changed = True
         for file in (self.log, self.index.file, self.time_index.file):
             fd = file.acquire()
             try:
@@ -126,8 +129,10 @@ class Segment:
 
     def become_inactive(self) -> None:
         """Finish the files, as Kafka does when a segment rolls or closes: add the newest timestamp,
-        then trim.
+        then trim. Those that are as a clean shutdown left them are finished.
         """
+        if not self.changed:
+            return
         if self._preallocated:
             self._truncate_log(self.size)
         self._finish_indexes()
@@ -199,6 +204,7 @@ class Segment:
         file is truncated to its old size and OSError is raised, so that no torn bytes stay.
         """
         position = self.size
+        self.changed = True
         fd = self.log.acquire()
         try:
             if len(buffers) == 1:  # the usual case, and the cheaper call
@@ -259,6 +265,7 @@ class Segment:
 
     def truncate_files(self, end_offset: int, now_ms: int) -> None:
         """Truncate the files to `size`, the position that `truncation_point` returned."""
+        self.changed = True
         self._checked_indexes()
         self.index.truncate_to(end_offset)
         self.time_index.truncate_to(end_offset)
@@ -464,6 +471,7 @@ class Segment:
 
     def rebuild_indexes(self) -> None:
         """Rebuild both indexes from the batch headers, up to the first damaged one."""
+        self.changed = True
         self._reset_indexes()
         try:
             for position, header in self.scan(0):
@@ -489,6 +497,7 @@ class Segment:
         `on_batch(position, header, whole batch)` is called for each valid batch in order. Used
         after a crash, when anything from the recovery point on may be torn or missing.
         """
+        self.changed = True
         self._reset_indexes()
         self.tail = Tail()
         self._first_timestamp = None
