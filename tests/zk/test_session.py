@@ -5,13 +5,13 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import GetData
 from kazoo.protocol.states import ZnodeStat
 
 from odradek.zk.operations import Check, Create, Delete, SetData, TransactionFailedError, commit
-from odradek.zk.pipelining import PipelinedResult
 from odradek.zk.session import (
     BadVersionError,
     ConnectionLoss,
@@ -37,17 +37,17 @@ class LostReads:
     `rounds` says how many reads each answer was for.
     """
 
+    chroot = ""
+
     def __init__(self, lost: int) -> None:
         self.rounds: list[int] = []
         self._lost = lost
-        self._waiting: list[PipelinedResult] = []
-        self._handler = SequentialThreadingHandler()
+        self._waiting: list[Any] = []
 
-    def get_async(self, _path: str, _watch: object) -> PipelinedResult:
+    def _call(self, _request: GetData, result: Any) -> None:
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._answer)
-        self._waiting.append(PipelinedResult(self._handler))
-        return self._waiting[-1]
+        self._waiting.append(result)
 
     def _answer(self) -> None:
         waiting, self._waiting = self._waiting, []

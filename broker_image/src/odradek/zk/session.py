@@ -29,9 +29,10 @@ import enum
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from kazoo.exceptions import (
     BadVersionError,
@@ -48,6 +49,7 @@ from kazoo.retry import KazooRetry
 
 from odradek import slices
 from odradek.zk import acls, operations
+from odradek.zk.batch_read import BatchRead, ReadAnswer
 from odradek.zk.client import OPEN, Client, Handshake, LoginRequiredError, ZooKeeperAccess
 from odradek.zk.operations import ANY_VERSION, Operation
 from odradek.zk.pipelining import PromptWatch
@@ -67,6 +69,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # Heartbeats per session timeout, so `deadline` is a third of it or more away while all is well. As
 # many as Java's clients send, and no more than kazoo: a request delays the next ping of kazoo, and
 # kazoo needs an unanswered ping to notice that a server or the network has failed. A timeout is two
@@ -76,8 +80,9 @@ HEARTBEATS_PER_TIMEOUT = 3
 HEARTBEAT = (operations.Check("/", ANY_VERSION),)
 FIRST_RECONNECT_SECONDS = 0.05
 LONGEST_RECONNECT_SECONDS = 0.5
-# Of one pipeline, so that the event loop has other turns.
+# Of one batch, so that the event loop has other turns. The server answers one meanwhile.
 READS_AT_ONCE = 1000
+BATCHES_UNDER_WAY = 2
 
 
 class SessionState(enum.Enum):
@@ -106,9 +111,8 @@ class WatchEvent:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """The metadata of a znode.
+class Stat(NamedTuple):
+    """The metadata of a znode. A tuple, as a controller makes thousands of them.
 
     `owner` is the session of an ephemeral, `created_ms` the server's wall clock.
     """
@@ -267,26 +271,34 @@ class Session:
         """Read many znodes in one pipeline; those that do not exist are left out."""
         found: dict[str, tuple[bytes, Stat]] = {}
         watcher = self._watch(watch)
-        for few in slices.cut(paths, READS_AT_ONCE):
-            wanted: Sequence[str] = few
-            while wanted:
-                answers = await asyncio.gather(
-                    *(self._call(_get(path, watcher)) for path in wanted), return_exceptions=True
-                )
-                lost = []
-                for path, answer in zip(wanted, answers, strict=True):
-                    if isinstance(answer, ConnectionLoss):
-                        lost.append(path)
-                    elif isinstance(answer, NoNodeError):
-                        continue
-                    elif isinstance(answer, BaseException):
-                        raise answer
-                    else:
-                        data, stat = answer
-                        found[path] = data or b"", _stat(stat)
+        under_way: deque[tuple[Sequence[str], Awaitable[list[ReadAnswer]]]] = deque()
+        parts = slices.cut(paths, READS_AT_ONCE)
+        while True:
+            while len(under_way) < BATCHES_UNDER_WAY and (part := next(parts, None)):
+                under_way.append((part, self._read_batch(part, watcher)))
+            if not under_way:
+                return found
+            wanted, answers = under_way.popleft()
+            lost = []
+            for path, answer in zip(wanted, await answers, strict=True):
+                if isinstance(answer, tuple):
+                    data, stat = answer
+                    found[path] = data or b"", _stat(stat)
+                elif isinstance(answer, ConnectionLoss):
+                    lost.append(path)
+                elif not isinstance(answer, NoNodeError):
+                    raise answer
+            if lost:
                 # kazoo holds the next try back until it is connected again.
-                wanted = lost
-        return found
+                under_way.append((lost, self._read_batch(lost, watcher)))
+
+    def _read_batch(
+        self, paths: Sequence[str], watcher: _KazooWatch | None
+    ) -> Awaitable[list[ReadAnswer]]:
+        client, loop = self._open()
+        future: asyncio.Future[list[ReadAnswer]] = loop.create_future()
+        BatchRead(client, paths, watcher, lambda answers: self._post(_resolve, future, answers))
+        return future
 
     async def sync(self) -> None:
         """Wait until the server has what the leader has: later reads see every earlier write."""
@@ -371,12 +383,16 @@ class Session:
                 await asyncio.sleep(0)
 
     def _call(self, request: Callable[[Any], Any]) -> Awaitable[Any]:
-        if self._client is None or self._loop is None:
-            raise ConnectionClosedError("the session is closed")
-        future: asyncio.Future[Any] = self._loop.create_future()
-        result = request(self._client)
+        client, loop = self._open()
+        future: asyncio.Future[Any] = loop.create_future()
+        result = request(client)
         result.rawlink(lambda done: self._post(_settle, future, done))
         return future
+
+    def _open(self) -> tuple[Any, asyncio.AbstractEventLoop]:
+        if self._client is None or self._loop is None:
+            raise ConnectionClosedError("the session is closed")
+        return self._client, self._loop
 
     # --- heartbeats ---
 
@@ -468,8 +484,9 @@ def _stop(client: Any) -> None:
     client.close()
 
 
-def _get(path: str, watcher: _KazooWatch | None) -> Callable[[Any], Any]:
-    return lambda client: client.get_async(path, watcher)
+def _resolve(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
 
 
 def _settle(future: asyncio.Future[Any], done: Any) -> None:
@@ -489,12 +506,5 @@ def _is_answer(error: Exception) -> bool:
 
 
 def _stat(stat: Any) -> Stat:
-    return Stat(
-        version=stat.version,
-        cversion=stat.cversion,
-        czxid=stat.czxid,
-        mzxid=stat.mzxid,
-        created_ms=stat.ctime,
-        owner=stat.ephemeralOwner,
-        children=stat.numChildren,
-    )
+    czxid, mzxid, ctime, _, version, cversion, _, owner, _, children, _ = stat
+    return Stat(version, cversion, czxid, mzxid, ctime, owner, children)
