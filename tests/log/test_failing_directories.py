@@ -208,7 +208,7 @@ def test_no_background_work_takes_a_directory_offline_for_want_of_descriptors(
             new_log(manager, "new", 0, TopicConfig())
         assert not manager.remove([TopicPartition("doomed", 0)])
         assert not os.path.exists(doomed.directory)
-        manager.save_high_watermarks({})
+        manager.save_high_watermarks()
         clock.advance(3_600_000)
         manager.housekeep()
         assert not manager.compact()

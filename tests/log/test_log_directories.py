@@ -250,7 +250,7 @@ def test_a_partition_inherits_nothing_from_a_deleted_one_of_its_name(
     log = dirty_log(manager, "t")
     log.flush()
     assert manager.compact()
-    manager.save_high_watermarks({TopicPartition("t", 0): 20})
+    manager.save_high_watermarks()
     manager.housekeep()
     names = checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS, checkpoints.CLEANER_OFFSETS
     found = [str(tmp_path / "a" / name) for name in names]
@@ -265,8 +265,10 @@ def test_forgetting_a_partition_late_keeps_the_high_watermark_of_a_new_one(
     manager = make(dirs=("a",))
     key = TopicPartition("t", 0)
     path = str(tmp_path / "a" / checkpoints.HIGH_WATERMARKS)
-    new_log(manager, *key, TopicConfig())
-    manager.save_high_watermarks({key: 20})
+    former = new_log(manager, *key, TopicConfig())
+    former.append_as_leader(batch(b"a", b"b"), 0)
+    former.high_watermark = 2
+    manager.save_high_watermarks()
 
     def fail(path: str, data: bytes) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
@@ -274,11 +276,11 @@ def test_forgetting_a_partition_late_keeps_the_high_watermark_of_a_new_one(
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints, "write_atomically", fail)
         assert not manager.remove([key])
-    assert checkpoints.read_offsets(path) == {key: 20}
+    assert checkpoints.read_offsets(path) == {key: 2}
     log = new_log(manager, *key, TopicConfig())
     log.append_as_leader(batch(b"value"), 0)
     log.high_watermark = 1
-    assert manager.save_high_watermarks({key: 1})
+    assert manager.save_high_watermarks()
     manager.housekeep()
     assert checkpoints.read_offsets(path) == {key: 1}
 
@@ -373,7 +375,8 @@ def test_high_watermarks_are_kept_per_directory(make: Make, tmp_path: Path) -> N
     for partition in range(2):
         log = new_log(manager, "t", partition, TopicConfig())
         log.append_as_leader(batch(b"a", b"b", b"c"), 0)
-    manager.save_high_watermarks({TopicPartition("t", 0): 2, TopicPartition("t", 1): 3})
+        log.high_watermark = 2 + partition
+    manager.save_high_watermarks()
     manager.close()
     found = [
         checkpoints.read_offsets(str(tmp_path / name / checkpoints.HIGH_WATERMARKS))

@@ -176,11 +176,10 @@ def test_checkpoints_are_written_when_something_changed(
     manager = make(dirs=("a",), log_flush_offset_checkpoint_interval_ms="0")
     log = new_log(manager, "t", 0, TopicConfig())
     log.append_as_leader(batch(b"value"), 0)
-    marks = {TopicPartition("t", 0): 0}
 
     def checkpoint() -> None:
         manager.housekeep()
-        manager.save_high_watermarks(marks)
+        manager.save_high_watermarks()
 
     written: list[str] = []
     write_offsets = checkpoints.write_offsets
@@ -195,7 +194,7 @@ def test_checkpoints_are_written_when_something_changed(
     checkpoint()
     # That one in any case, to find out whether the disk still works.
     assert written == [checkpoints.RECOVERY_POINTS]
-    marks[TopicPartition("t", 0)] = 1
+    log.high_watermark = 1
     log.flush()
     if write is not None:
         with monkeypatch.context() as patched:

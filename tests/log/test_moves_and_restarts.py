@@ -162,7 +162,7 @@ def begun(make: Make) -> LogManager:
     begin(manager)
     copy_all(manager)
     log.append_as_leader(batch(b"not copied"), 3)
-    manager.save_high_watermarks({})
+    manager.save_high_watermarks()
     return manager
 
 

@@ -79,7 +79,7 @@ def test_checkpoints_of_other_directories_are_written_beside_one_that_fails(
     for name in ("write_recovery_points", "write_start_offsets", "write_high_watermarks"):
         monkeypatch.setattr(Directory, name, write)
     manager.housekeep()
-    manager.save_high_watermarks({})
+    manager.save_high_watermarks()
     assert written == ["b", "b", "b"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,3 +56,24 @@ async def test_checkpoint_is_written_for_a_new_replica_with_the_mark_of_the_form
             assert checkpoints.read_offsets(path) == {KEY: 1}
             await broker.delete()
             assert checkpoints.read_offsets(path) == {}
+
+
+async def test_a_partition_made_anew_during_a_write_does_not_get_the_mark_of_the_former(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "data" / checkpoints.HIGH_WATERMARKS)
+    async with Replicas(tmp_path) as broker:
+        await broker.lead(epoch=0)
+        partition = broker.manager.partitions[KEY]
+        partition.log.append_as_leader(logs.batch(b"a"), 0)
+        assert partition.advance_high_watermark()
+        write = broker.logs.write_high_watermarks
+
+        async def remade_meanwhile(*arguments: Any) -> bool:
+            await broker.delete()
+            await broker.lead(epoch=1)
+            return await write(*arguments)
+
+        monkeypatch.setattr(broker.logs, "write_high_watermarks", remade_meanwhile)
+        await broker.manager.checkpoint_high_watermarks()
+        assert checkpoints.read_offsets(path) == {KEY: 0}

@@ -285,22 +285,15 @@ class Directory:
         self._write_offsets(checkpoints.RECOVERY_POINTS, self._recovery_points, unchanged=unchanged)
         self._write_start_offsets(unchanged=unchanged)
 
-    def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Write the high watermark of each log: that of `offsets`, or else the log's own. Return
-        whether the checkpoint has them.
-        """
+    def write_high_watermarks(self) -> bool:
+        """Write the high watermark of each log; return whether the checkpoint has them."""
         with self._judging():
-            self._write_offsets(
-                checkpoints.HIGH_WATERMARKS,
-                lambda: {
-                    key: log.high_watermark
-                    if log.is_future
-                    else offsets.get(key, log.high_watermark)
-                    for key, log in self.all_logs().items()
-                },
-            )
+            self._write_offsets(checkpoints.HIGH_WATERMARKS, self._high_watermarks)
             return True
         return False
+
+    def _high_watermarks(self) -> dict[TopicPartition, int]:
+        return {key: log.high_watermark for key, log in self.all_logs().items()}
 
     def note_cleaned(self, log: Log, end: int, truncations: int) -> None:
         """Write where the dirty part of a log begins now. Does nothing for a log that was deleted
@@ -355,10 +348,7 @@ class Directory:
         with self._judging():
             self._write_checkpoints()
             # With those of new logs of these names: nobody would write them before they move.
-            self._write_offsets(
-                checkpoints.HIGH_WATERMARKS,
-                lambda: {key: log.high_watermark for key, log in self.all_logs().items()},
-            )
+            self._write_offsets(checkpoints.HIGH_WATERMARKS, self._high_watermarks)
             with self._cleaned_lock:
                 self._write_offsets(
                     checkpoints.CLEANER_OFFSETS,

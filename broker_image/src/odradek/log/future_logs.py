@@ -373,7 +373,7 @@ class FutureLogs:
             log.flush()
             target.write_recovery_points()
             target.write_start_offsets()
-            target.write_high_watermarks({})
+            target.write_high_watermarks()
             if 0 < cleaned <= log.log_end_offset:
                 target.note_cleaned(log, cleaned, truncations)
         except OSError as error:

@@ -445,19 +445,19 @@ class LogManager:
 
     # -- background, failure, end ---------------------------------------------------------------
 
-    async def write_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> bool:
+    async def write_high_watermarks(self) -> bool:
         """As `save_high_watermarks`, in a thread."""
-        return await self.disk.run(self.save_high_watermarks, offsets)
+        return await self.disk.run(self.save_high_watermarks)
 
-    def save_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Write the high watermark of every partition, each into its own directory. Return whether
-        they need not be written again before one of them moves: those of future logs are not known.
+    def save_high_watermarks(self) -> bool:
+        """Write the high watermark of every log, each into its own directory. Return whether they
+        need not be written again before one of them moves: those of future logs are not known.
         """
         written = not self.futures.all_logs()
         for directory in self._online():
             is_written = False
             with self._quarantines.guard(Work.CHECKPOINT, f"{directory.path}: high watermarks"):
-                is_written = directory.write_high_watermarks(offsets)
+                is_written = directory.write_high_watermarks()
             written = written and is_written
         return written
 

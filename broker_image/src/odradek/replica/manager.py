@@ -354,14 +354,13 @@ class ReplicaManager:
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write every high watermark to the checkpoint of its directory, if one has moved."""
-        partitions = self._hosted.partitions
         # Lists compare faster than dictionaries are made. Of logs, because a new one of the same
         # partition may have the mark of the last, which its checkpoint does not have.
-        logs = [one.log for one in partitions.values()]
-        marks = [one.high_watermark for one in partitions.values()]
+        logs = [one.log for one in self._hosted.partitions.values()]
+        marks = [one.high_watermark for one in logs]
         if (logs, marks) != self._checkpointed_marks:
             self._checkpointed_marks = None
-            if await self._logs.write_high_watermarks(dict(zip(partitions, marks, strict=True))):
+            if await self._logs.write_high_watermarks():
                 self._checkpointed_marks = logs, marks
 
     # --- background ---------------------------------------------------------------------------
