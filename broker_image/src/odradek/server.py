@@ -28,7 +28,7 @@ from typing import Any
 
 from kazoo.exceptions import KazooException
 
-from odradek import descriptors, long_lived
+from odradek import descriptors, long_lived, slices
 from odradek.clock import wall_ms
 from odradek.config import BrokerConfig, TopicConfig, within_descriptors
 from odradek.controlled_shutdown import move_leaderships
@@ -290,11 +290,12 @@ class Server:
         )
         began = time.monotonic()
         try:
-            await asyncio.to_thread(self._logs.load)
+            with slices.collector_paused():
+                await asyncio.to_thread(self._logs.load)
         except LogDirError as error:
             raise StartError(str(error)) from error
         loading = False
-        long_lived.freeze()
+        long_lived.freeze_loaded()
         logger.info(
             "loaded %d partitions in %.1f s", len(self._logs.logs()), time.monotonic() - began
         )

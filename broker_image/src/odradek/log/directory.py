@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from odradek import descriptors
+from odradek import descriptors, slices
 from odradek.log.partition import checkpoints, future
 from odradek.log.partition.checkpoints import CorruptCheckpointError, LogDirMeta
 from odradek.log.partition.log import Log
@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 _FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
 _FUTURE_FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)\.[0-9a-f]{32}-future$")
 _DOOMED_FOLDER = re.compile(r"\.[0-9a-f]{32}-delete$")
+# Logs that a thread closes in one go. Most may be at rest, and take less than to give them to it.
+_CLOSED_AT_ONCE = 10
 LONGEST_FILE_NAME = 255
 """Bytes of a name in a directory, on every common file system."""
 
@@ -157,13 +159,15 @@ class Directory:
         high_watermarks = self.checkpoint(checkpoints.HIGH_WATERMARKS)
         found: list[Folder] = []
         doomed: list[str] = []
-        for name in sorted(os.listdir(self.path)):
-            path = self.file(name)
+        with os.scandir(self.path) as listed:
+            entries = sorted(listed, key=lambda one: one.name)
+        for entry in entries:
+            name, path = entry.name, entry.path
             if _DOOMED_FOLDER.search(name):
                 doomed.append(path)
                 continue
             match = _FOLDER.match(name) or _FUTURE_FOLDER.match(name)
-            if match is None or not os.path.isdir(path):
+            if match is None or not entry.is_dir():
                 continue
             key = TopicPartition(match["topic"], int(match["partition"]))
             known = Checkpointed(clean, recovery_points.get(key, 0), start_offsets.get(key, 0))
@@ -419,6 +423,10 @@ def _close_all(logs: Iterable[Log], threads: Executor) -> bool:
     before: without the clean-shutdown mark, the next start recovers it.
     """
 
+    def close_some(some: Iterable[Log]) -> bool:
+        closed = list(map(close, some))  # each of them, also after a failure
+        return all(closed)
+
     def close(log: Log) -> bool:
         try:
             log.close()
@@ -432,4 +440,4 @@ def _close_all(logs: Iterable[Log], threads: Executor) -> bool:
             return False
         return log.failure is None
 
-    return all(list(threads.map(close, logs)))
+    return all(list(threads.map(close_some, slices.cut(logs, _CLOSED_AT_ONCE))))

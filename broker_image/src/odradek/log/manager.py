@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from odradek import slices
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.log.compactor import Compactor
 from odradek.log.directory import Directory, Folder, LogDirError, shortage_reason
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 _TICK_S = 1.0
 # Logs that are closed at the same time, each waiting for its fsyncs.
 _CLOSING_THREADS = 16
+# Folders that a thread opens in one go.
+_OPENED_AT_ONCE = 50
 # Threads that read or write the `partition.metadata` of many logs at the same time.
 _IDENTITY_THREADS = 4
 # Partitions to come that have a preferred directory; the oldest wish goes first.
@@ -142,8 +145,8 @@ class LogManager:
         with ThreadPoolExecutor(
             self.config.num_recovery_threads_per_data_dir * len(self._directories)
         ) as pool:
-            for _ in pool.map(lambda item: self._load_one(*item), work):
-                done += 1
+            for opened in pool.map(self._load_some, slices.cut(work, _OPENED_AT_ONCE)):
+                done += opened
                 progress(done, len(work))
         for key, log, directory in self.futures.take_orphans(self.logs()):
             self._take(key, log, directory)
@@ -161,6 +164,11 @@ class LogManager:
         for path in doomed:
             self._housekeeper.doom(directory, path)
         return found
+
+    def _load_some(self, some: Sequence[tuple[Directory, Folder]]) -> int:
+        for directory, folder in some:
+            self._load_one(directory, folder)
+        return len(some)
 
     def _load_one(self, directory: Directory, folder: Folder) -> None:
         topic, partition = folder.key

@@ -502,6 +502,7 @@ class Log:
             replay.rebuild(
                 self.producers,
                 self.directory,
+                files.list_names(self.directory),
                 self.segments[:],
                 self.log_start_offset,
                 self.log_end_offset,

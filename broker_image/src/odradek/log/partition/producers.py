@@ -20,6 +20,7 @@ Snapshot, version 1, big-endian:
 import heapq
 import os
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -338,10 +339,10 @@ def decode(data: bytes) -> list[Producer]:
     return producers
 
 
-def list_snapshots(directory: str) -> list[int]:
-    """Return the offsets of the snapshots in `directory`, rising."""
+def snapshot_offsets(names: Iterable[str]) -> list[int]:
+    """Return the offsets of the snapshots among the files of a folder, rising."""
     offsets = []
-    for name in files.list_names(directory):
+    for name in names:
         stem, suffix = os.path.splitext(name)
         if suffix == SNAPSHOT_SUFFIX and stem.isdecimal():
             offsets.append(int(stem))
@@ -350,6 +351,6 @@ def list_snapshots(directory: str) -> list[int]:
 
 def drop_snapshots(directory: str, below: int | None = None) -> None:
     """Remove the snapshots in `directory`, or only those below an offset. Raises OSError."""
-    for at in list_snapshots(directory):
+    for at in snapshot_offsets(files.list_names(directory)):
         if below is None or at < below:
             files.remove_if_there(snapshot_path(directory, at))

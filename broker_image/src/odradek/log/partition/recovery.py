@@ -11,7 +11,7 @@ segments it was made from. No content of any file makes opening fail; only an OS
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from odradek.config import TopicConfig
@@ -68,18 +68,19 @@ def open_log(
     os.makedirs(directory, exist_ok=True)
     log = Log(directory, topic, partition, config, environment)
     report = Report()
-    sizes = _tidy(log, report)
+    names = _tidy(log, report)
+    sizes = _log_sizes(log.directory, names)
     epochs_known = _load_epochs(log)
     segments = [Segment(directory, base, log.segment_settings()) for base in sorted(sizes)]
     with _closed_on_failure(segments):
         first_dirty = _first_dirty(segments, known)
         for segment in segments[:first_dirty]:
-            _open_closed(segment, sizes[segment.base_offset], report)
+            _open_closed(segment, sizes[segment.base_offset], names, report)
         kept = _recover(log, segments, first_dirty, epochs_known, report)
         end = _end_of(log, kept, first_dirty, epochs_known, report)
         if not epochs_known:
             _rebuild_epochs(log, kept, report)
-        _finish(log, kept, end, known)
+        _finish(log, kept, end, known, names)
     for segment in log.segments:
         segment.close_files()
     return log, report
@@ -114,12 +115,12 @@ def _first_dirty(segments: list[Segment], known: Checkpointed) -> int:
     return max(below - 1, 0)
 
 
-def _open_closed(segment: Segment, size: int, report: Report) -> None:
-    missing = not (
-        os.path.exists(segment.index.file.path) and os.path.exists(segment.time_index.file.path)
-    )
+def _open_closed(segment: Segment, size: int, names: Collection[str], report: Report) -> None:
     segment.open(size)
-    if missing and size:
+    if size and any(
+        file_name(segment.base_offset, suffix) not in names
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+    ):
         report.rebuilt.append(segment.index.file.path)
         segment.rebuild_indexes()
 
@@ -183,7 +184,9 @@ def _rebuild_epochs(log: Log, segments: list[Segment], report: Report) -> None:
         report.rebuilt.append(log.epochs.path)
 
 
-def _finish(log: Log, segments: list[Segment], end: int, known: Checkpointed) -> None:
+def _finish(
+    log: Log, segments: list[Segment], end: int, known: Checkpointed, names: Collection[str]
+) -> None:
     """Set offsets, leader epochs and producers, and hand the segments to the log."""
     start = max(known.log_start_offset, segments[0].base_offset if segments else 0)
     if not segments or end < start:
@@ -204,33 +207,40 @@ def _finish(log: Log, segments: list[Segment], end: int, known: Checkpointed) ->
     log.epochs.truncate_from_start(start)
     try:
         replay.rebuild(
-            log.producers, log.directory, segments, start, end, log.segment_settings().created_ms
+            log.producers, log.directory, names, segments, start, end, log.environment.now_ms()
         )
     except CorruptBatchError:
         log.producers.clear(end)  # the batches behind the damage are unknown
 
 
-def _tidy(log: Log, report: Report) -> dict[int, int]:
-    """Remove garbage, finish swaps; return {base offset: size} of the segments."""
+def _tidy(log: Log, report: Report) -> set[str]:
+    """Remove garbage, finish swaps; return the names of the files that are left."""
     names = set(list_names(log.directory))
-    for name in sorted(names):
+    left_over = sorted(name for name in names if name.endswith((*_GARBAGE, SWAP_SUFFIX)))
+    for name in left_over:
         if name.endswith(_GARBAGE):
             remove_if_there(os.path.join(log.directory, name))
-    for name in sorted(names):
+    for name in left_over:
         if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
             _finish_swap(log, int(name[:20]), report)
         elif name.endswith(SWAP_SUFFIX):
             remove_if_there(os.path.join(log.directory, name))
-    sizes = {}
-    names = set(list_names(log.directory))
+    return set(list_names(log.directory)) if left_over else names
+
+
+def _log_sizes(directory: str, names: Iterable[str]) -> dict[int, int]:
+    """Return {base offset: size} of the segments; remove indexes without a log file."""
+    sizes: dict[int, int] = {}
+    others: list[tuple[int, str]] = []
     for name in names:
         stem, suffix = os.path.splitext(name)
         if suffix == LOG_SUFFIX and stem.isdecimal():
-            sizes[int(stem)] = os.stat(os.path.join(log.directory, name)).st_size
-    for name in names:
-        stem, suffix = os.path.splitext(name)
-        if suffix in SEGMENT_SUFFIXES and stem.isdecimal() and int(stem) not in sizes:
-            remove_if_there(os.path.join(log.directory, name))
+            sizes[int(stem)] = os.stat(os.path.join(directory, name)).st_size
+        elif suffix in SEGMENT_SUFFIXES and stem.isdecimal():
+            others.append((int(stem), name))
+    for base_offset, name in others:
+        if base_offset not in sizes:
+            remove_if_there(os.path.join(directory, name))
     return sizes
 
 

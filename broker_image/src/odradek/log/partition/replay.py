@@ -1,11 +1,11 @@
 """Producer state from files: the newest usable snapshot, then the headers of later batches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from odradek.log.partition.producers import (
     CorruptSnapshotError,
     ProducerStates,
-    list_snapshots,
+    snapshot_offsets,
     snapshot_path,
 )
 from odradek.log.records import contents
@@ -17,18 +17,19 @@ from odradek.log.segment.segment import Segment
 def rebuild(
     states: ProducerStates,
     directory: str,
+    names: Iterable[str],
     segments: Sequence[Segment],
     log_start: int,
     log_end: int,
     now_ms: int,
 ) -> None:
-    """Fill `states` from `segments` up to `log_end`.
+    """Fill `states` from `segments` up to `log_end`; `names` are the files of the directory.
 
     Snapshots outside (log start offset, log end offset] and damaged ones are removed. Raises
     CorruptBatchError and OSError.
     """
     states.clear(log_start)
-    for at in reversed(list_snapshots(directory)):
+    for at in reversed(snapshot_offsets(names)):
         path = snapshot_path(directory, at)
         if log_start < at <= log_end and states.snapshot_offset < 0:
             try:
