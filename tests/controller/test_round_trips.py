@@ -10,10 +10,14 @@ from odradek import config
 from odradek.controller.active_controller import ActiveController
 from odradek.controller.controller_znode import ControllerLease
 from odradek.controller.event_queue import EventQueue, ZnodeChange
-from odradek.controller.events import UpdateMetadata
+from odradek.controller.events import Leadership, UpdateMetadata, WriteStates
 from odradek.controller.outbox import Outbox
-from odradek.controller.store import ControllerStore
-from odradek.values import BrokerId, ControllerEpoch
+from odradek.controller.store import (
+    STATES_PER_TRANSACTION,
+    TRANSACTIONS_AT_ONCE,
+    ControllerStore,
+)
+from odradek.values import BrokerId, ControllerEpoch, TopicPartition
 from odradek.zk import znodes
 from odradek.zk.operations import Operation
 from odradek.zk.session import NoNodeError, Session, Stat
@@ -156,3 +160,17 @@ async def test_deletion_of_a_topic_that_was_created_meanwhile_is_not_refused() -
         await controller.stop()
     assert znodes.DELETE_TOPICS_PATH not in session.written
     assert controller.context.deletions == {"late"}
+
+
+async def test_writes_of_many_states_leave_room_for_other_requests() -> None:
+    session = RoundTrips({})
+    store = ControllerStore(cast(Session, session), ControllerLease(ControllerEpoch(1), 0))
+    most = STATES_PER_TRANSACTION * TRANSACTIONS_AT_ONCE
+    state = Leadership(partition_state(1, 0, (1,), 1), 0)
+    wanted = {TopicPartition("t", number): state for number in range(most + 1)}
+
+    async def write() -> None:
+        found = await store.write_states(WriteStates({}, wanted))
+        assert found.written == wanted
+
+    assert await session.count(write()) == 2

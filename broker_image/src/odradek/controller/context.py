@@ -213,15 +213,18 @@ class Draft:
 
     def replicas_of(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
         """Return the assigned brokers, preferred first."""
-        return self.topics[partition.topic].partitions[partition.partition]
+        return self.topics.current[partition.topic].partitions[partition.partition]
 
     def kept_replicas(self, partition: TopicPartition) -> tuple[BrokerId, ...]:
         """Return the assigned brokers whose replicas are not being deleted, preferred first."""
-        phases = self.replicas.current
+        replicas, phases = self.replicas_of(partition), self.replicas.current
+        for one in replicas:
+            if phases.get(Replica(partition, one)) in DELETION_PHASES:
+                break
+        else:  # the usual case
+            return replicas
         return tuple(
-            one
-            for one in self.replicas_of(partition)
-            if phases.get(Replica(partition, one)) not in DELETION_PHASES
+            one for one in replicas if phases.get(Replica(partition, one)) not in DELETION_PHASES
         )
 
     def is_deleting(self, replica: Replica) -> bool:

@@ -3,6 +3,9 @@
 Each partition and each replica is in one phase. For every phase, a table names the phases that it
 may be entered from. Every change goes through `enter_partition` or `enter_replica`. An illegal one
 raises `IllegalControllerTransitionError`, a programmer's error.
+
+Phases hash by identity: an enumeration's own hash is a call of Python, and a controller that takes
+over looks hundreds of thousands of them up.
 """
 
 import enum
@@ -16,6 +19,8 @@ class PartitionPhase(enum.Enum):
     ONLINE = "online"  # has a leader
     OFFLINE = "offline"  # its leader is not alive
 
+    __hash__ = object.__hash__
+
 
 class ReplicaPhase(enum.Enum):
     """The state of one replica of a partition (Kafka: ReplicaState)."""
@@ -27,6 +32,8 @@ class ReplicaPhase(enum.Enum):
     DELETION_STARTED = "deletion-started"  # its broker has not answered StopReplica with delete
     DELETION_SUCCESSFUL = "deletion-successful"
     DELETION_INELIGIBLE = "deletion-ineligible"  # cannot be deleted until its broker is back
+
+    __hash__ = object.__hash__
 
 
 _P, _R = PartitionPhase, ReplicaPhase

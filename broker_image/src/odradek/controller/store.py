@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from odradek import slices
 from odradek.controller import replica_assignment, state_writes
 from odradek.controller.controller_znode import ControllerLease
 from odradek.controller.events import (
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STATES_PER_TRANSACTION = 50  # about 15 kB, far below ZooKeeper's limit of 1 MB
+TRANSACTIONS_AT_ONCE = 100  # so that heartbeats and reads need not wait behind thousands
 TOPICS_AT_ONCE = 100  # removed in parallel
 UNCLEAN_KEY = "unclean.leader.election.enable"
 
@@ -193,11 +195,9 @@ class ControllerStore:
             *((one, state, None) for one, state in sorted(wanted.creates.items())),
             *((one, new.state, new.zk_version) for one, new in wanted.updates.items()),
         ]
-        batches = [
-            jobs[start : start + STATES_PER_TRANSACTION]
-            for start in range(0, len(jobs), STATES_PER_TRANSACTION)
-        ]
-        results = await asyncio.gather(*map(self._write_batch, batches))
+        results: list[list[tuple[StateWrite, Leadership | None]]] = []
+        for batches in slices.cut(slices.cut(jobs, STATES_PER_TRANSACTION), TRANSACTIONS_AT_ONCE):
+            results += await asyncio.gather(*map(self._write_batch, batches))
         written, conflicts, missing = {}, {}, set()
         for (partition, state, _), outcome in itertools.chain(*results):
             if outcome is None:
