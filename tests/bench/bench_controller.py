@@ -14,6 +14,7 @@ import contextlib
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -37,11 +38,14 @@ REQUEST_SECONDS = 170.0
 PATIENT = {"socket.timeout.ms": 170_000, **QUIET}
 
 
-def leaders(broker: Broker, prefix: str) -> list[int]:
-    """Of each partition of the topics with this prefix the leader, -1 where there is none."""
+def leaders(broker: Broker, prefix: str, names: Sequence[str] | None = None) -> list[int]:
+    """Of each partition of the topics with this prefix the leader, -1 where there is none.
+
+    With `names` the broker is asked for these topics only.
+    """
     return [
         one.leader_id
-        for topic in metadata(broker).topics
+        for topic in metadata(broker, names).topics
         if topic.name.startswith(prefix)
         for one in topic.partitions
     ]

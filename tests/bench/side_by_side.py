@@ -9,14 +9,18 @@ import contextlib
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from kazoo.client import KazooClient
 
 from odradek.net.client import PeerClient
-from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from odradek.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from odradek.zk import znodes
 from tests.support.broker import Broker, Cluster, FreshBroker
 from tests.support.kafka_broker import KafkaBroker
@@ -101,13 +105,15 @@ class Figures:
             )
 
 
-def metadata(broker: Broker) -> MetadataResponse:
-    """All topics as one broker sees them."""
+def metadata(broker: Broker, names: Sequence[str] | None = None) -> MetadataResponse:
+    """The topics with these names, or all, as one broker sees them; none is created."""
+    asked = None if names is None else [MetadataRequestTopic(name=one) for one in names]
+    request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
 
     async def ask() -> MetadataResponse:
         client = PeerClient("127.0.0.1", broker.port, "bench")
         try:
-            return await client.call(MetadataRequest(topics=None), 5, 30_000)
+            return await client.call(request, 5, 30_000)
         finally:
             await client.close()
 
@@ -131,11 +137,11 @@ def controller_of(cluster: Cluster) -> Broker:
         return cluster.brokers[znodes.decode_controller(znodes.CONTROLLER_PATH, data).broker_id]
 
 
-def all_in_sync(teller: Broker) -> bool:
-    """Whether every replica that a broker knows is in sync."""
+def all_in_sync(teller: Broker, names: Sequence[str] | None = None) -> bool:
+    """Whether every replica that a broker knows is in sync, of these topics or of all."""
     return all(
         len(one.isr_nodes) == len(one.replica_nodes)
-        for topic in metadata(teller).topics
+        for topic in metadata(teller, names).topics
         for one in topic.partitions
     )
 
