@@ -1,9 +1,9 @@
 """Whether reports of several runs agree: `python -m tests.bench.report.agreement FILE FILE ...`.
 
-Each ratio of a report has the range of its single rounds beside it, and that of this broker to
-itself. Two runs agree on a ratio if their ranges overlap, or are no farther apart than the broker
-was from itself in one of the two. Prints where two do not agree, and goals that one meets and
-another misses; exit status 1 if they do not agree everywhere.
+Each ratio of a report has an interval beside it. Two runs agree on a ratio if their intervals
+overlap. Those of the same system do in 99 of 100 rows and more. Prints where two do not agree, and
+goals that one meets and another misses; exit status 1 if they do not agree everywhere. Rows of one
+round state no interval, and are not compared.
 """
 
 from __future__ import annotations
@@ -16,22 +16,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.bench.ratios import Ratio
+from tests.bench.report.spread import Spread, overlap
 
-_RATIO: Final = re.compile(r"([\d.]+) \(([\d.]+)-([\d.]+)\)")
+_RATIO: Final = re.compile(r"([\d.]+)(?: \(([\d.]+)-([\d.]+)\))?")
 _GOAL: Final = re.compile(r"\*\*(met|missed)\*\*")
 _HEAD: Final = "ratio to "
 _ITSELF: Final = "ratio to again"
 
 
 class Row(NamedTuple):
-    """What a line of a table says: ratios by the system that they are to, and of its goal.
+    """What a line of a table says: ratios by the system that they are to, and of its goal."""
 
-    `noise` is the greatest factor between this broker and itself, at least 1.
-    """
-
-    ratios: Mapping[str, Ratio]
-    noise: float
+    ratios: Mapping[str, Spread]
     verdict: str  # "" without a goal
 
 
@@ -52,15 +48,18 @@ def _rows(report: str) -> Iterator[tuple[str, Row]]:
             heads = cells
             continue
         found = {
-            head: Ratio(*map(float, match.groups()))
+            head: _stated(*match.groups())
             for head, cell in zip(heads, cells, strict=True)
-            if head.startswith(_HEAD) and (match := _RATIO.fullmatch(cell))
+            if head.startswith(_HEAD) and head != _ITSELF and (match := _RATIO.fullmatch(cell))
         }
-        itself = found.pop(_ITSELF, Ratio(1, 1, 1))
         if found:
             goal = _GOAL.search(line)
-            noise = max(itself.most, 1 / itself.least if itself.least else 1)
-            yield f"{section}: {cells[0]}", Row(found, noise, goal.group(1) if goal else "")
+            yield f"{section}: {cells[0]}", Row(found, goal.group(1) if goal else "")
+
+
+def _stated(value: str, least: str | None, most: str | None) -> Spread:
+    interval = None if least is None or most is None else (float(least), float(most))
+    return Spread(float(value), interval)
 
 
 def apart(reports: Sequence[Mapping[str, Row]]) -> list[str]:
@@ -70,17 +69,10 @@ def apart(reports: Sequence[Mapping[str, Row]]) -> list[str]:
     for name in names:
         having = [report[name] for report in reports if name in report]
         for to in having[0].ratios:
-            both = itertools.combinations([one for one in having if to in one.ratios], 2)
-            if any(_is_apart(one, other, to) for one, other in both):
-                said = ", ".join(str(one.ratios[to]) for one in having if to in one.ratios)
-                found.append(f"{name}, {to}: {said}")
+            stated = [one.ratios[to] for one in having if to in one.ratios]
+            if not all(overlap(*both) for both in itertools.combinations(stated, 2)):
+                found.append(f"{name}, {to}: {', '.join(map(str, stated))}")
     return found
-
-
-def _is_apart(one: Row, other: Row, to: str) -> bool:
-    noise = max(one.noise, other.noise)
-    mine, theirs = one.ratios[to], other.ratios[to]
-    return mine.most * noise < theirs.least or theirs.most * noise < mine.least
 
 
 def undecided(reports: Sequence[Mapping[str, Row]]) -> list[str]:
@@ -112,8 +104,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"apart: {line}")
     for name in undecided(found):
         print(f"goal met in some: {name}")
-    ratios = len({(name, to) for one in found for name, row in one.items() for to in row.ratios})
-    print(f"{ratios - len(differences)} of {ratios} ratios agree in {len(found)} reports")
+    stated = {
+        (name, to): one.interval is not None
+        for report in found
+        for name, row in report.items()
+        for to, one in row.ratios.items()
+    }
+    compared = sum(stated.values())
+    print(f"{compared - len(differences)} of {compared} ratios agree in {len(found)} reports")
+    if single := len(stated) - compared:
+        print(f"{single} ratios are of one round, and not compared")
     return 1 if differences else 0
 
 

@@ -1,7 +1,7 @@
 """What was measured, as tables of Markdown. Pure: no clock, no process.
 
-A ratio is that of two medians. Beside it stands the range of the single rounds' ratios, and that of
-this broker to itself: a ratio that is no farther from 1 than the latter says nothing.
+A ratio is that of two medians. Beside it stands the interval that `spread` explains, and the ratio
+of this broker to itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.bench.ratios import Ratio, ratio
+from tests.bench.report.spread import Spread, noise_of, spread
 from tests.bench.report.systems import AGAIN, OURS, PEERS
 
 LIMIT: Final = "limit"
@@ -50,15 +50,21 @@ class Results:
 
     def sections(self) -> Iterator[str]:
         """Yield the lines of a table for each section."""
+        noise = self.noise()
         for section in dict.fromkeys(one.section for one in self.found):
             chosen = {what: by for what, by in self.found.items() if what.section == section}
             yield f"### {section}"
             yield ""
-            yield from _table(chosen)
+            yield from _table(chosen, noise)
             yield ""
             for text in self.remarks.get(section, ()):
                 yield f"- {text}"
                 yield ""
+
+    def noise(self) -> float:
+        """Return how much this broker differs from itself as a rule, as `noise_of` has it."""
+        rows = [by for by in self.found.values() if OURS in by and AGAIN in by]
+        return noise_of(against(by, AGAIN).value for by in rows)
 
     def missed(self) -> list[str]:
         """Return what misses its goal, one line each."""
@@ -97,13 +103,13 @@ def is_within_reach(what: What, by_system: Mapping[str, Sequence[float]]) -> boo
     return LIMIT not in by_system or verdict(what, {**by_system, OURS: by_system[LIMIT]}) == "met"
 
 
-def against(by_system: Mapping[str, Sequence[float]], other: str) -> Ratio:
+def against(by_system: Mapping[str, Sequence[float]], other: str, noise: float = 0.0) -> Spread:
     """Return the ratio of this broker to another system in the rounds that both have."""
     rounds = min(len(by_system[OURS]), len(by_system[other]))
-    return ratio(list(by_system[OURS][:rounds]), list(by_system[other][:rounds]))
+    return spread(by_system[OURS][:rounds], by_system[other][:rounds], noise)
 
 
-def _table(chosen: Mapping[What, Mapping[str, Sequence[float]]]) -> Iterator[str]:
+def _table(chosen: Mapping[What, Mapping[str, Sequence[float]]], noise: float) -> Iterator[str]:
     columns = [one for one in (OURS, *PEERS, LIMIT) if any(one in by for by in chosen.values())]
     ratios = [one for one in (*PEERS, AGAIN) if any(one in by for by in chosen.values())]
     heads = ["", *columns, *(f"ratio to {one.removeprefix('odradek ')}" for one in ratios)]
@@ -115,7 +121,7 @@ def _table(chosen: Mapping[What, Mapping[str, Sequence[float]]]) -> Iterator[str
     for what, by in chosen.items():
         cells = [f"{what.name}, {what.unit}"]
         cells += [_figure(statistics.median(by[one])) if one in by else "" for one in columns]
-        cells += [str(against(by, one)) if one in by else "" for one in ratios]
+        cells += [str(against(by, one, noise)) if one in by else "" for one in ratios]
         if LIMIT in columns:
             cells.append(f"{against(by, LIMIT).value:.2f}" if LIMIT in by else "")
         cells.append(_goal(what, by))
