@@ -7,7 +7,7 @@
 
 Each case measures all systems one after the other, and the next round in another order, so that the
 machine drifts for all. Cases that take minutes have fewer rounds. Nothing is written before every
-round has run.
+round has run. What the bar says is left comes from what the cases take as a rule.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import math
 import os
 import platform
 import re
@@ -28,7 +29,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from tests.bench.bench_produce_fetch import positive
 from tests.bench.report import catalogue, interpreter, systems
@@ -39,24 +46,25 @@ from tests.bench.warm_tools import WarmTools
 
 ROOT: Final = Path(__file__).parents[3]
 REPORT: Final = ROOT / "tests" / "bench" / "RESULTS.md"
-WHOLE: Final = Volume(megabytes=400, seconds=3)
+WHOLE: Final = Volume(megabytes=400, seconds=2)
 QUICK: Final = Volume(megabytes=150, seconds=1)
-# A JVM compiles for long: after 60 MB a case, Kafka's brokers still took nearly twice as much.
-WARM_UPS: Final = 2
+DAY_SECONDS: Final = 86_400
 METHOD: Final = (
     "Clients, brokers and ZooKeeper share the machine. Kafka runs with its default threads, 1 GiB",
     "of heap and G1; 4.1.0 in KRaft mode, each broker a controller too. Clients are the",
     "ProducerPerformance and ConsumerPerformance of Kafka 2.8.2 in a warm JVM (`linger.ms=5`,",
     "`batch.size=65536`), librdkafka, and bare sockets.",
     "",
-    "Figures are medians of the rounds. A ratio is that of this broker's median to the other's; in",
-    "brackets are the lowest and the highest of single rounds. *Ratio to again* is that to a",
-    "second broker of the same code: what differs no more says nothing. The limit is what a client",
-    "reaches against a server that does the least: it acknowledges and drops, or sends one batch",
-    "over and over; end to end, it sends each batch that comes to the fetch that waits; for bare",
-    "sockets, it receives, computes CRC-32C and writes, or calls sendfile. A goal that is missed",
-    "*by the limit too* is out of reach of any server with this client. Processor time is that of",
-    "the brokers.",
+    "Figures are medians of the rounds. A ratio is that of this broker's median to the other's.",
+    "In brackets is the interval in which the ratio may be as well: the 95 % confidence interval",
+    "of the rounds' ratios, and twice what this broker differs from a second one of the same",
+    "code as a rule. Two runs agree if their intervals overlap; rows of one round state none.",
+    "*Ratio to again* is that to the second broker. The limit is what a client reaches against a",
+    "server that does the least: it acknowledges and drops, or sends one batch over and over;",
+    "end to end, it sends each batch that comes to the fetch that waits; for bare sockets, it",
+    "receives, computes CRC-32C and writes, or calls sendfile. A goal that is missed *by the",
+    "limit too* is out of reach of any server with this client. Processor time is that of the",
+    "brokers.",
     "",
     "All systems have the same time-out of failovers: sessions, and in KRaft the silence of a",
     "controller, too. What is beyond it begins when ZooKeeper drops the session. In KRaft that is",
@@ -73,17 +81,18 @@ def run(options: argparse.Namespace, launcher: Launcher, bar: Progress) -> Resul
     """Measure everything that the options choose."""
     results = Results()
     volume = QUICK if options.quick else WHOLE
-    passes = range(-WARM_UPS, options.rounds)
-    runs = sum(
-        _is_due(case, one) for group in options.groups for case in group.cases for one in passes
-    )
-    task = bar.add_task("starting", total=runs * len(systems.SYSTEMS))
-    for group in options.groups:
+    plans = [catalogue.steps(group.cases, options.rounds) for group in options.groups]
+    seconds = sum(case.seconds for plan in plans for _, case in plan)
+    task = bar.add_task("starting", total=seconds)
+    for group, plan in zip(options.groups, plans, strict=True):
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            said = f"{group.brokers} broker{'s' * (group.brokers > 1)} each"
-            bar.update(task, description=f"starting {said}")
-            found = stack.enter_context(launcher.start_all(folder, group.brokers, group.settings))
+            bar.update(task, description=f"starting brokers, {group.brokers} each")
+            found = (
+                stack.enter_context(launcher.start_all(folder, group.brokers, group.settings))
+                if group.brokers
+                else {}
+            )
             tools = [
                 stack.enter_context(WarmTools(_made(folder / f"tools-{number}"), "512m"))
                 for number in range(group.tools)
@@ -92,16 +101,9 @@ def run(options: argparse.Namespace, launcher: Launcher, bar: Progress) -> Resul
             # JVMs compile, and connections open, before anything counts.
             warm_up = _made(folder / "warm-up")
             warm = Bench(warm_up, launcher, found, tools, QUICK, Results())
-            for number in passes:
-                for case in group.cases:
-                    if _is_due(case, number):
-                        _round(bench if number >= 0 else warm, case, number, bar)
+            for number, case in plan:
+                _round(bench if number >= 0 else warm, case, number, bar)
     return results
-
-
-def _is_due(case: Case, number: int) -> bool:
-    """Whether a round has a case; numbers below 0 are warm-ups."""
-    return case.rounds is None or 0 <= number < case.rounds
 
 
 def _round(bench: Bench, case: Case, number: int, bar: Progress) -> None:
@@ -113,7 +115,7 @@ def _round(bench: Bench, case: Case, number: int, bar: Progress) -> None:
     for name in catalogue.order(systems.SYSTEMS, max(0, number)):
         bar.update(task, description=f"{said}, {case.title}: {name}")
         case.measure(bench, name)
-        bar.advance(task)
+        bar.advance(task, case.seconds / len(systems.SYSTEMS))
 
 
 def _made(folder: Path) -> Path:
@@ -159,6 +161,7 @@ def report(results: Results, options: argparse.Namespace, python: str, seconds: 
         "",
         *part,
         *machine(python),
+        f"- this broker differs from itself by {math.expm1(results.noise()):.0%} as a rule",
         "",
         *METHOD,
         *results.sections(),
@@ -188,7 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--python",
         type=interpreter.find,
         metavar="PROGRAM",
-        help="runs this project's brokers, in a new environment with the locked dependencies",
+        help="runs this project's brokers, in a new environment with the locked dependencies; "
+        "a folder: the Python of the image whose files are there",
     )
     parser.add_argument(
         "--output", type=Path, help=f"default: {REPORT.relative_to(ROOT)}, with --only none"
@@ -227,11 +231,13 @@ def _measure(options: argparse.Namespace, launcher: Launcher) -> int:
     began = time.monotonic()
     columns = (
         BarColumn(),
-        MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("gone,"),
+        TimeRemainingColumn(),
+        TextColumn("left: {task.description}"),
     )
-    with Progress(*columns) as bar:
+    # The pace is that of the whole run so far: cases differ.
+    with Progress(*columns, speed_estimate_period=DAY_SECONDS) as bar:
         results = run(options, launcher, bar)
     text = report(results, options, launcher.version, time.monotonic() - began)
     if options.output is None:

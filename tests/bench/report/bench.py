@@ -57,7 +57,9 @@ class Case:
     """One measurement; `measure` notes what it found of a system. With `quick` it is in short runs.
 
     `limit` measures what the machine, or the client, reaches at most. A case that takes minutes
-    says how many `rounds` do at most; it has no warm-up.
+    says how many `rounds` do at most; it has no warm-up. `warm_ups` are none where other cases of
+    the group run the same code of clients and brokers before. `seconds` are about those of a round.
+    A case that `restarts` brokers runs after all rounds of the others, which would find cold JVMs.
     """
 
     title: str
@@ -65,6 +67,9 @@ class Case:
     quick: bool = True
     limit: Callable[[Bench], None] | None = None
     rounds: int | None = None
+    warm_ups: int = 2
+    seconds: float = 10.0
+    restarts: bool = False
 
 
 def brokers_of(running: Running) -> list[Broker]:

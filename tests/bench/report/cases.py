@@ -22,6 +22,7 @@ from tests.bench.warm_tools import WarmTools
 
 MEGA: Final = 1_000_000
 GIGA: Final = 1_000_000_000
+MANY_PARTITIONS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,10 @@ class Shape:
     codec: str = "none"
 
     def count(self, volume: Volume) -> int:
-        """Return how many records; small ones are fewer bytes, as clients need most of the time."""
+        """Return how many records: fewer bytes where they take longest."""
         share = 4 if self.size <= 100 else 1
+        if self.acks == "all" or self.partitions >= MANY_PARTITIONS:
+            share *= 2
         return max(1, volume.megabytes * MEGA // share // self.size)
 
 
@@ -229,14 +232,14 @@ def small_requests() -> Case:
     return Case("small requests", measure)
 
 
-def end_to_end(megabytes_per_second: int, quick: bool) -> Case:
-    """From the producer's call to the consumer's, at a rate."""
+def end_to_end(megabytes_per_second: int, seconds: float, quick: bool) -> Case:
+    """From the producer's call to the consumer's, at a rate, for so long also in short runs."""
     goal = 0.3 if megabytes_per_second >= 10 else None
     section = "End to end, records of 10 kB by librdkafka, acks=all, one broker"
 
     def note(bench: Bench, name: str, bootstrap: str, made: str) -> None:
-        found = latency.measure(bootstrap, made, megabytes_per_second)
-        for percentile, value in zip(latency.PERCENTILES, found, strict=True):
+        found = latency.measure(bootstrap, made, megabytes_per_second, seconds)
+        for percentile, value in found.items():
             wanted = goal if percentile > 90 else None
             what = What(
                 section, f"{megabytes_per_second} MB/s, p{percentile:g}", "ms", wanted, less=True
@@ -254,14 +257,23 @@ def end_to_end(megabytes_per_second: int, quick: bool) -> Case:
     return Case(f"latency at {megabytes_per_second} MB/s", measure, quick, limit)
 
 
-def start_up() -> Case:
-    """A clean stop, and the time from the start to the first answer that names the broker."""
-    what = What("One broker", "start-up to the first answer", "s", 0.33, less=True)
-    memory = What("One broker", "most memory so far", "MiB", less=True)
+def memory() -> Case:
+    """The most memory that the broker has had so far, after the other cases of a round."""
+    what = What("One broker", "most memory so far", "MiB", less=True)
 
     def measure(bench: Bench, name: str) -> None:
         [broker] = brokers_of(bench.systems[name])
-        bench.results.note(memory, name, peak_bytes(broker.pid) / MEBI)
+        bench.results.note(what, name, peak_bytes(broker.pid) / MEBI)
+
+    return Case("memory", measure)
+
+
+def start_up() -> Case:
+    """A clean stop, and the time from the start to the first answer that names the broker."""
+    what = What("One broker", "start-up to the first answer", "s", 0.33, less=True)
+
+    def measure(bench: Bench, name: str) -> None:
+        [broker] = brokers_of(bench.systems[name])
         broker.terminate()
         began = time.perf_counter()
         broker.spawn()
@@ -282,4 +294,4 @@ def start_up() -> Case:
         bench.results.note(what, name, wait_for(answers, f"{name} answers") - began)
         broker.wait_until_up()
 
-    return Case("start-up", measure)
+    return Case("start-up", measure, restarts=True)

@@ -15,6 +15,7 @@ from tests.bench.report.cases import (
     consume,
     end_to_end,
     many_producers,
+    memory,
     produce,
     small_requests,
     start_up,
@@ -25,7 +26,10 @@ PRODUCERS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Cases for systems of so many brokers with these settings, and so many JVMs for clients."""
+    """Cases for systems of so many brokers with these settings, and so many JVMs for clients.
+
+    Without brokers, the cases start systems of their own.
+    """
 
     brokers: int
     cases: Sequence[Case]
@@ -38,9 +42,9 @@ def groups() -> list[Group]:
     return [
         Group(1, of_one_broker(), tools=PRODUCERS),
         Group(3, of_three_brokers(), tools=1),
-        Group(3, [failover.leader(), failover.controller()], settings=failover.SETTINGS),
-        Group(1, [connections.busy(), connections.idle()]),
-        Group(1, [scale.one_broker(), scale.three_brokers()]),
+        Group(3, of_dying_brokers(), settings=failover.SETTINGS),
+        Group(1, of_many_connections()),
+        Group(0, of_many_partitions()),
     ]
 
 
@@ -63,38 +67,78 @@ def chosen(every: Iterable[Group], *, quick: bool, only: str = "") -> list[Group
     return found
 
 
-def of_one_broker() -> list[Case]:
-    """Return the cases with one broker; the last one restarts it."""
+def steps(cases: Sequence[Case], rounds: int) -> list[tuple[int, Case]]:
+    """Return what runs in which round, in this order; numbers below 0 are warm-ups."""
+    passes = range(-max((one.warm_ups for one in cases), default=0), rounds)
     return [
-        produce("100 B", Shape(100), 1.6, 0.9, quick=True),
-        produce("1 kB", Shape(1000), 2.0, 0.9, quick=True),
-        produce("10 kB", Shape(10_000), 2.0, 0.9, quick=True),
-        produce("1 kB, lz4", Shape(1000, codec="lz4"), None, None, quick=False),
-        produce("1 kB, zstd", Shape(1000, codec="zstd"), None, None, quick=False),
-        produce("1 kB, one partition", Shape(1000, partitions=1), None, None, quick=False),
-        produce("1 kB, 200 partitions", Shape(1000, partitions=200), None, None, quick=False),
-        many_producers(Shape(1000)),
-        consume("1 kB", 1000, 1.3),
-        consume("100 B", 100, 1.3, quick=False),
-        consume("1 kB, not in the page cache", 1000, None, cold=True, quick=False),
-        consume("1 kB, closed segments", 1000, None, closed=True, quick=False),
-        bare_produce(),
-        bare_fetch(),
-        small_requests(),
-        end_to_end(1, quick=False),
-        end_to_end(10, quick=True),
-        end_to_end(50, quick=False),
-        start_up(),
+        (number, case)
+        for restarts in (False, True)
+        for number in passes
+        for case in cases
+        if case.restarts is restarts and _is_due(case, number)
+    ]
+
+
+def _is_due(case: Case, number: int) -> bool:
+    if case.rounds is not None:
+        return 0 <= number < case.rounds
+    return number >= -case.warm_ups
+
+
+def of_one_broker() -> list[Case]:
+    """Return the cases with one broker."""
+    one_partition, many_partitions = Shape(1000, partitions=1), Shape(1000, partitions=200)
+    return [
+        _takes(11, 2, produce("100 B", Shape(100), 1.6, 0.9, quick=True)),
+        _takes(9, 2, produce("1 kB", Shape(1000), 2.0, 0.9, quick=True)),
+        _takes(6, 2, produce("10 kB", Shape(10_000), 2.0, 0.9, quick=True)),
+        _takes(4, 2, produce("1 kB, lz4", Shape(1000, codec="lz4"), None, None, quick=False)),
+        _takes(4, 2, produce("1 kB, zstd", Shape(1000, codec="zstd"), None, None, quick=False)),
+        _takes(8, 0, produce("1 kB, one partition", one_partition, None, None, quick=False)),
+        _takes(10, 0, produce("1 kB, 200 partitions", many_partitions, None, None, quick=False)),
+        _takes(12, 1, many_producers(Shape(1000))),
+        _takes(14, 2, consume("1 kB", 1000, 1.3)),
+        _takes(7, 0, consume("100 B", 100, 1.3, quick=False)),
+        _takes(14, 0, consume("1 kB, not in the page cache", 1000, None, cold=True, quick=False)),
+        _takes(14, 0, consume("1 kB, closed segments", 1000, None, closed=True, quick=False)),
+        _takes(11, 2, bare_produce()),
+        _takes(11, 2, bare_fetch()),
+        _takes(13, 2, small_requests()),
+        _takes(27, 0, end_to_end(1, 4, quick=False)),
+        _takes(37, 1, end_to_end(10, 6, quick=True)),
+        _takes(27, 0, end_to_end(50, 4, quick=False)),
+        _takes(1, 0, memory()),
+        _takes(20, 0, start_up()),
     ]
 
 
 def of_three_brokers() -> list[Case]:
     """Return the cases with three brokers."""
     return [
-        produce("100 B", Shape(100, "all"), 2.5, None, quick=False),
-        produce("1 kB", Shape(1000, "all"), 2.5, None, quick=True),
-        produce("10 kB", Shape(10_000, "all"), 2.5, None, quick=False),
+        _takes(15, 2, produce("100 B", Shape(100, "all"), 2.5, None, quick=False)),
+        _takes(16, 2, produce("1 kB", Shape(1000, "all"), 2.5, None, quick=True)),
+        _takes(12, 2, produce("10 kB", Shape(10_000, "all"), 2.5, None, quick=False)),
     ]
+
+
+def of_dying_brokers() -> list[Case]:
+    """Return the cases that kill one of three brokers."""
+    return [_takes(80, 0, failover.leader()), _takes(80, 0, failover.controller())]
+
+
+def of_many_connections() -> list[Case]:
+    """Return the cases with a thousand connections."""
+    return [_takes(18, 1, connections.busy()), _takes(65, 0, connections.idle())]
+
+
+def of_many_partitions() -> list[Case]:
+    """Return the cases that start systems of their own."""
+    return [_takes(900, 0, scale.one_broker()), _takes(380, 0, scale.three_brokers())]
+
+
+def _takes(seconds: float, warm_ups: int, case: Case) -> Case:
+    """Return a case with about the seconds of a round, and with as many warm-ups."""
+    return replace(case, seconds=seconds, warm_ups=warm_ups)
 
 
 def order(systems: Sequence[str], number: int) -> list[str]:

@@ -22,6 +22,7 @@ from tests.support.memory_use import resident_bytes
 
 COUNT: Final = 1000
 IDLE_SECONDS: Final = 10.0
+REST_SECONDS: Final = 5.0
 # What a broker, or this process, has beside.
 SPARE_DESCRIPTORS: Final = 500
 LIMIT_SECONDS: Final = 60.0
@@ -70,11 +71,11 @@ def idle(count: int = COUNT, seconds: float = IDLE_SECONDS) -> Case:
 
 
 def idle_ms_per_second(broker: Broker, seconds: float) -> float:
-    """Return the processor time of a broker that nobody uses, after as long a rest.
+    """Return the processor time of a broker that nobody uses for so long, after a short rest.
 
     In nanoseconds of each thread: the ticks of a process are too coarse for what is next to none.
     """
-    time.sleep(seconds)
+    time.sleep(min(seconds, REST_SECONDS))
     before, began = _thread_ns(broker.pid), time.monotonic()
     time.sleep(seconds)
     after, lasted = _thread_ns(broker.pid), time.monotonic() - began

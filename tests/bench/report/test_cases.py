@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.bench.report import cases, catalogue, connections, failover, interpreter, latency, scale
+from tests.bench.report import cases, catalogue, connections, failover, interpreter, scale
 from tests.bench.report.__main__ import QUICK, main
 from tests.bench.report.bench import Bench, Case
 from tests.bench.report.catalogue import Group
@@ -49,6 +50,18 @@ def test_a_short_run_has_one_jvm_where_there_are_clients_in_jvms() -> None:
     assert [one.tools for one in catalogue.chosen(EVERY, quick=False)] == [8, 1, 0]
 
 
+def test_brokers_are_restarted_after_all_other_rounds() -> None:
+    restarting = Case("start-up", nothing, warm_ups=0, restarts=True)
+    warm = Case("warm", nothing, warm_ups=1)
+    planned = catalogue.steps([restarting, warm, LONG, SHORT], rounds=4)
+    assert [(number, case.title) for number, case in planned] == [
+        *[(-2, SHORT.title), (-1, warm.title), (-1, SHORT.title)],
+        *[(one, title) for one in range(3) for title in (warm.title, LONG.title, SHORT.title)],
+        *[(3, warm.title), (3, SHORT.title)],
+        *[(one, restarting.title) for one in range(4)],
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -72,6 +85,22 @@ def test_brokers_run_with_supported_versions_only(tmp_path: Path) -> None:
     old.chmod(0o755)
     with pytest.raises(interpreter.UnusableError, match=r"is Python 3\.10\.13"):
         interpreter.find(str(old))
+
+
+def test_python_of_an_image_runs_from_its_folder(tmp_path: Path) -> None:
+    # The root of this machine is one of an image as well.
+    found = interpreter.find("/")
+    script = interpreter.start_script(found, tmp_path / "base")
+    subprocess.run([script, "-m", "venv", "--without-pip", tmp_path / "made"], check=True)
+    asked = "import platform, sys; print(platform.python_version(), sys.base_prefix, sys.prefix)"
+    made = tmp_path / "made" / "bin" / "python"
+    said = subprocess.run([made, "-c", asked], check=True, capture_output=True, text=True).stdout
+    assert said.split() == [found.version, str(tmp_path / "base"), str(tmp_path / "made")]
+
+
+def test_folder_without_python_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(interpreter.UnusableError, match="has no Python of an image"):
+        interpreter.find(str(tmp_path))
 
 
 @pytest.fixture
@@ -109,15 +138,15 @@ def test_system_without_descriptors_for_so_many_partitions_is_remarked(bench: Be
     assert not bench.results.found
 
 
+@pytest.mark.parametrize(("rate", "seconds", "shown"), [(1, 0.5, 1), (10, 0.5, 2)])
 def test_latency_is_measured_beside_that_of_a_server_which_does_the_least(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, rate: int, seconds: float, shown: int
 ) -> None:
-    monkeypatch.setattr(latency, "SECONDS", 0.5)
-    case = cases.end_to_end(1, quick=True)
+    case = cases.end_to_end(rate, seconds, quick=True)
     assert case.limit is not None
     case.limit(bench)
     case.measure(bench, OURS)
-    assert len(bench.results.found) == len(latency.PERCENTILES)
+    assert len(bench.results.found) == shown  # A single record decides no percentile.
     for by_system in bench.results.found.values():
         assert by_system.keys() == {LIMIT, OURS}
         assert all(value > 0 for values in by_system.values() for value in values)
