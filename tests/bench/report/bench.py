@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.bench.bench_partitions import processor_s
 from tests.bench.report.results import Results, What
-from tests.bench.report.systems import Launcher, Running
+from tests.bench.report.systems import SYSTEMS, Launcher, Running
 from tests.bench.warm_tools import WarmTools
 from tests.support import clients
 from tests.support.broker import Broker
@@ -28,6 +28,7 @@ class Volume:
 
     megabytes: int
     seconds: float
+    latency_seconds: float
 
 
 @dataclass(slots=True)
@@ -57,9 +58,10 @@ class Case:
     """One measurement; `measure` notes what it found of a system. With `quick` it is in short runs.
 
     `limit` measures what the machine, or the client, reaches at most. A case that takes minutes
-    says how many `rounds` do at most; it has no warm-up. `warm_ups` are none where other cases of
-    the group run the same code of clients and brokers before. `seconds` are about those of a round.
-    A case that `restarts` brokers runs after all rounds of the others, which would find cold JVMs.
+    says how many `rounds` do at most, and measures fewer `systems`: how much a broker differs from
+    itself is known from the others. There are no `warm_ups` where other cases of the group run the
+    same code of clients and brokers before. `seconds` are about those of a round. A case that
+    `restarts` brokers runs after all rounds of the others, which would find cold JVMs.
     """
 
     title: str
@@ -70,6 +72,7 @@ class Case:
     warm_ups: int = 2
     seconds: float = 10.0
     restarts: bool = False
+    systems: Sequence[str] = SYSTEMS
 
 
 def brokers_of(running: Running) -> list[Broker]:

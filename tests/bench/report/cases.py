@@ -232,12 +232,13 @@ def small_requests() -> Case:
     return Case("small requests", measure)
 
 
-def end_to_end(megabytes_per_second: int, seconds: float, quick: bool) -> Case:
-    """From the producer's call to the consumer's, at a rate, for so long also in short runs."""
+def end_to_end(megabytes_per_second: int, quick: bool) -> Case:
+    """From the producer's call to the consumer's, at a rate."""
     goal = 0.3 if megabytes_per_second >= 10 else None
     section = "End to end, records of 10 kB by librdkafka, acks=all, one broker"
 
     def note(bench: Bench, name: str, bootstrap: str, made: str) -> None:
+        seconds = bench.volume.latency_seconds
         found = latency.measure(bootstrap, made, megabytes_per_second, seconds)
         for percentile, value in found.items():
             wanted = goal if percentile > 90 else None

@@ -20,6 +20,7 @@ from tests.bench.report.cases import (
     small_requests,
     start_up,
 )
+from tests.bench.report.systems import KAFKA, OURS, PEERS, SYSTEMS
 
 PRODUCERS: Final = 8
 
@@ -80,9 +81,7 @@ def steps(cases: Sequence[Case], rounds: int) -> list[tuple[int, Case]]:
 
 
 def _is_due(case: Case, number: int) -> bool:
-    if case.rounds is not None:
-        return 0 <= number < case.rounds
-    return number >= -case.warm_ups
+    return number >= -case.warm_ups and (case.rounds is None or number < case.rounds)
 
 
 def of_one_broker() -> list[Case]:
@@ -101,12 +100,12 @@ def of_one_broker() -> list[Case]:
         _takes(7, 0, consume("100 B", 100, 1.3, quick=False)),
         _takes(14, 0, consume("1 kB, not in the page cache", 1000, None, cold=True, quick=False)),
         _takes(14, 0, consume("1 kB, closed segments", 1000, None, closed=True, quick=False)),
-        _takes(11, 2, bare_produce()),
-        _takes(11, 2, bare_fetch()),
-        _takes(13, 2, small_requests()),
-        _takes(27, 0, end_to_end(1, 4, quick=False)),
-        _takes(37, 1, end_to_end(10, 6, quick=True)),
-        _takes(27, 0, end_to_end(50, 4, quick=False)),
+        _takes(11, 1, bare_produce()),
+        _takes(11, 1, bare_fetch()),
+        _takes(13, 1, small_requests()),
+        _takes(27, 0, end_to_end(1, quick=False)),
+        _takes(27, 1, end_to_end(10, quick=True)),
+        _takes(27, 0, end_to_end(50, quick=False)),
         _takes(1, 0, memory()),
         _takes(20, 0, start_up()),
     ]
@@ -123,22 +122,31 @@ def of_three_brokers() -> list[Case]:
 
 def of_dying_brokers() -> list[Case]:
     """Return the cases that kill one of three brokers."""
-    return [_takes(80, 0, failover.leader()), _takes(80, 0, failover.controller())]
+    return [
+        _takes(50, 0, failover.leader(), (OURS, *PEERS)),
+        _takes(65, 0, failover.controller(), (OURS, *PEERS)),
+    ]
 
 
 def of_many_connections() -> list[Case]:
     """Return the cases with a thousand connections."""
-    return [_takes(18, 1, connections.busy()), _takes(65, 0, connections.idle())]
+    return [
+        _takes(16, 1, connections.busy()),
+        _takes(48, 0, connections.idle(), (OURS, *PEERS)),
+    ]
 
 
 def of_many_partitions() -> list[Case]:
     """Return the cases that start systems of their own."""
-    return [_takes(900, 0, scale.one_broker()), _takes(380, 0, scale.three_brokers())]
+    return [
+        _takes(900, 0, scale.one_broker(), (OURS, KAFKA)),
+        _takes(340, 0, scale.three_brokers(), (OURS, KAFKA)),
+    ]
 
 
-def _takes(seconds: float, warm_ups: int, case: Case) -> Case:
-    """Return a case with about the seconds of a round, and with as many warm-ups."""
-    return replace(case, seconds=seconds, warm_ups=warm_ups)
+def _takes(seconds: float, warm_ups: int, case: Case, chosen: Sequence[str] = SYSTEMS) -> Case:
+    """Return a case with about the seconds of a round, its warm-ups and its systems."""
+    return replace(case, seconds=seconds, warm_ups=warm_ups, systems=chosen)
 
 
 def order(systems: Sequence[str], number: int) -> list[str]:

@@ -21,7 +21,7 @@ OLDEST: Final = (3, 11)
 NEWEST: Final = (3, 13)
 # In the root of a file system: where Debian's and Docker's images have Python.
 _PREFIXES: Final = ("usr/local", "usr")
-_LOADERS: Final = ("lib64/ld-linux-*.so.*", "lib/ld-linux-*.so.*")
+_LOADERS: Final = ("usr/lib64/ld-linux-*.so.*", "usr/lib/ld-linux-*.so.*")
 _LIBRARIES: Final = ("usr/local/lib", "usr/lib/*-linux-gnu")
 _PIPS: Final = (
     "usr/share/python-wheels/pip-*.whl",
