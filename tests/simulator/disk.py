@@ -478,7 +478,7 @@ class Disk:
         """Do nothing: log starts never move here."""
         assert not any(log.log_start_offset for log in logs)
 
-    async def write_high_watermarks(self, marks: dict[tuple[str, int], int]) -> bool:
+    async def write_high_watermarks(self) -> bool:
         """Write the checkpoint, and flush; have that done each time."""
         try:
             self.trouble.open()
@@ -486,10 +486,8 @@ class Disk:
         except OSError as error:
             self._judge(error)
             return False
-        for key, mark in marks.items():
-            log = self._logs.get(key)
-            if log is not None:
-                with contextlib.suppress(KafkaError):
-                    log.flush()
-                log.checkpoint = min(mark, log.log_end_offset)
+        for log in self._logs.values():
+            with contextlib.suppress(KafkaError):
+                log.flush()
+            log.checkpoint = min(log.high_watermark, log.log_end_offset)
         return False
