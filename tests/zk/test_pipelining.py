@@ -16,6 +16,7 @@ from kazoo.protocol.connection import CHANGED_EVENT, ConnectionDropped
 from kazoo.protocol.serialization import Auth
 from kazoo.protocol.states import KeeperState, WatchedEvent
 
+from odradek.zk.batch_read import BatchRead, ReadAnswer
 from odradek.zk.client import Client
 from odradek.zk.pipelining import REQUESTS_AT_ONCE, PipelinedConnection, PromptWatch
 
@@ -220,6 +221,30 @@ def test_request_after_the_end_of_a_connection_that_was_woken_is_refused(wire: W
     wire.connection._write_sock.close()
     [late] = wire.ask(1)
     assert isinstance(late.exception, ConnectionClosedError)
+
+
+def test_answers_of_a_batch_are_handed_out_once_the_last_came(wire: Wire) -> None:
+    done: list[list[ReadAnswer]] = []
+    BatchRead(wire.client, ["/0", "/1", "/2"], None, done.append)
+    wire.send()
+    wire.far.sendall(answer(1) + answer(2))
+    wire.read()
+    assert not done
+    wire.far.sendall(answer(3))
+    wire.read()
+    [answers] = done
+    assert [type(one) for one in answers] == [NoNodeError] * 3
+
+
+def test_batch_that_meets_the_end_of_the_connection_is_answered_once(wire: Wire) -> None:
+    """What kazoo refused stays queued: it is refused again, or answered, later."""
+    done: list[list[ReadAnswer]] = []
+    wire.ask(1)
+    wire.connection._write_sock.close()
+    BatchRead(wire.client, ["/0", "/1"], None, done.append)
+    wire.client._notify_pending(KeeperState.CONNECTING)
+    [answers] = done
+    assert [type(one) for one in answers] == [ConnectionClosedError] * 2
 
 
 def test_connection_that_ends_between_answers_is_noticed(wire: Wire) -> None:
