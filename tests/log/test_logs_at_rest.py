@@ -110,9 +110,37 @@ def test_a_log_that_was_changed_is_synced(
     synced.clear()
     partition.close(log)
     active = log.segments.active
-    paths = (active.log.path, active.index.file.path, active.time_index.file.path)
-    assert {os.path.basename(path) for path in paths} <= set(synced)
+    needed = [active.log.path]
+    if active.size:
+        needed += [active.index.file.path, active.time_index.file.path]
+    assert {os.path.basename(path) for path in needed} <= set(synced)
     assert read_all(partition.open(clean=True)) == known
+
+
+def test_stale_indexes_beside_an_empty_log_are_found(partition: Partition, synced: Sync) -> None:
+    """A truncation to nothing syncs the log file only."""
+    log = partition.open(clean=True)
+    segment = log.segments.active
+    indexes = [Path(one.file.path) for one in (segment.index, segment.time_index)]
+    for number in range(40):
+        log.append_as_leader(batch(b"%d" % number, bytes(1000), timestamp=number), 0)
+    partition.close(log)
+    stale = [one.read_bytes() for one in indexes]
+    assert all(stale)
+    log = partition.open(clean=True)
+    log.truncate_to(0)
+    partition.close(log)
+    for path, data in zip(indexes, stale, strict=True):
+        assert path.stat().st_size == 0
+        path.write_bytes(data)
+    log = partition.open(clean=True)
+    for number in range(40):
+        log.append_as_leader(batch(b"new %d" % number, bytes(900), timestamp=number + 1), 1)
+    assert [one.value for one in read_all(log)][::2] == [b"new %d" % n for n in range(40)]
+    for offset in range(0, 80, 7):
+        found = log.segments.active.find(offset)
+        assert found is not None
+        assert found[1].base_offset == offset - offset % 2
 
 
 def test_a_log_that_a_crash_left_is_synced(partition: Partition, synced: Sync) -> None:

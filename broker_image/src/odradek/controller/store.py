@@ -40,7 +40,7 @@ from odradek.zk.session import (
     Session,
     Watch,
 )
-from odradek.zk.znodes import TopicAssignment, ZnodeError
+from odradek.zk.znodes import PartitionState, TopicAssignment, ZnodeError
 
 logger = logging.getLogger(__name__)
 
@@ -113,9 +113,12 @@ class ControllerStore:
         """Return states and the zxid at which each was written."""
         paths = {znodes.state_path(one.topic, one.partition): one for one in partitions}
         found = {}
+        # Most states say the same: those of partitions with the same replicas that never moved.
+        known: dict[bytes, PartitionState] = {}
         for path, (data, stat) in (await self._session.get_all(paths, watch)).items():
-            state = _decoded(znodes.decode_state, path, data)
+            state = known.get(data) or _decoded(znodes.decode_state, path, data)
             if state is not None:
+                known[data] = state
                 found[paths[path]] = Leadership(state, stat.version), stat.mzxid
         return found
 

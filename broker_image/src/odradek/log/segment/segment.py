@@ -144,14 +144,17 @@ class Segment:
         self.time_index.trim()
 
     def flush(self) -> None:
-        """Make log and indexes durable."""
+        """Make log and indexes durable. Whatever indexes of an empty log say after a power failure,
+        the first use finds that it is wrong.
+        """
         fd = self.log.acquire()
         try:
             sync(fd)
         finally:
             self.log.release()
-        self.index.flush()
-        self.time_index.flush()
+        if self.size:
+            self.index.flush()
+            self.time_index.flush()
 
     def retire(self) -> None:
         """Close the files as soon as they have no readers."""
