@@ -10,6 +10,7 @@ from typing import Final
 from tests.cluster.settings import Paths
 from tests.cluster.shell import run
 from tests.release import archives
+from tests.support import tar_files
 
 _CHECKOUT: Final = "repository: localhost/odradek/"
 _VALUES: Final = "charts/odradek/values.yaml"
@@ -29,5 +30,5 @@ def build(tree: Path, target: Path, registry: str, paths: Paths) -> None:
         (made,) = packed.iterdir()
         # helm writes the time of packing into the archive.
         with tarfile.open(made) as archive:
-            archive.extractall(files, filter="data")
+            tar_files.extract(archive, files)
         archives.write_tar(files, target / made.name, compressed=True)

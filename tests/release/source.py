@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import yaml
 
+from tests.support import tar_files
+
 _CHART: Final = "charts/odradek/Chart.yaml"
 # What the extra `all` asks for: the wheel of the same release.
 _JARS: Final = "odradek-spark-jars=={version}"
@@ -110,4 +112,4 @@ def export(repository: Path, commit: str, target: Path) -> None:
     plain = ("-c", "tar.umask=0022", "-c", "core.autocrlf=false")
     archive = git(repository, *plain, "archive", commit)
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(target, filter="tar")
+        tar_files.extract(files, target)

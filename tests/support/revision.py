@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support import tar_files
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("broker_image/src", "operator/src", "operator/spark_job/src")
 
@@ -45,7 +47,7 @@ def sources(revision: str) -> Iterator[Path]:
     )
     with tempfile.TemporaryDirectory(prefix="odradek-revision-") as folder:
         with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
-            archive.extractall(folder, filter="data")
+            tar_files.extract(archive, Path(folder))
         yield Path(folder)
 
 
