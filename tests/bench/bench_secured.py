@@ -2,19 +2,27 @@
 
     python -m tests.bench.bench_secured [rounds]
     python -m tests.bench.bench_secured --quick
-    python -m tests.bench.bench_secured --protocols PLAINTEXT,SSL --sizes 1000
+    python -m tests.bench.bench_secured --protocols PLAINTEXT,SSL --sizes 1000 --only java
+    python -m tests.bench.bench_secured --minutes 10 --python /tmp/image
 
 Four clusters of three brokers on one machine: this project's, the same once more, Kafka's, and one
 that acknowledges records and drops them (`dropping_broker`), each with a ZooKeeper. All have the
 same certificate (ECDSA P-256), talk TLS among themselves, and serve the same outside clients:
 librdkafka, and Kafka's ProducerPerformance and ConsumerPerformance in a JVM that goes on. Clients
 and brokers speak TLS 1.3 and take, or prefer, AES-256-GCM: what OpenSSL and each cluster agree on
-is printed, and Java offers nothing else.
+is printed, and Java offers nothing else. How fast that is depends on who computes it, OpenSSL here
+and JSSE there: the versions that brokers have are printed, too. `--python` takes another Python
+with another OpenSSL for this project's brokers, as `make bench` does (docs/performance.md).
 
 The clusters are measured by turns, in another order each round, so that the machine drifts for all.
 What counts is the ratio; that of the two equal clusters says how much of it is noise. With acks=1
 topics have one replica, with acks=all three. Processor time is that of the three brokers, per
 gigabyte that clients wrote or read; with acks=all it has the replication.
+
+All clusters write as much in a round: what takes RUN_SECONDS, by the speeds of the round before.
+Files of a topic are removed a second after it is deleted, by all brokers. Kept for a minute, as
+they are by default, they would fill the memory with gigabytes that the kernel writes to disk during
+later runs.
 
 The brokers that drop tell what a producer reaches where nothing is stored: a case in which this
 project reaches 0.9 of that measures the client, whatever its ratio to Kafka is.
@@ -24,9 +32,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import signal
 import socket
 import ssl
+import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -35,10 +46,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
 from tests.bench import bench_produce_fetch, ratios
 from tests.bench.bench_partitions import processor_s
+from tests.bench.report import interpreter
 from tests.bench.side_by_side import BROKERS, SETTINGS, KafkaAtItsBest
 from tests.bench.warm_tools import WarmTools
 from tests.support import certificates, clients
@@ -53,25 +66,36 @@ ACKS: Final = ("1", "all")
 OURS, AGAIN, KAFKA, DROPS = "odradek", "odradek again", "kafka 2.8.2", "dropped"
 GOALS: Final = {"produce": 1.2, "fetch": 1.0}
 MEGA: Final = 1_000_000
-# Of one run. Small records are few: clients need most of the time for them.
+# Of one run of the warm-up. Small records are few: clients need most of the time for them.
 MEGABYTES: Final = {100: 40, 1000: 150, 10_000: 200}
+MOST_MEGABYTES: Final = 1000
+RUN_SECONDS: Final = 2.0
+# A warm-up that took Kafka less than this share of the one before is not the last one.
+STILL_WARMING: Final = 0.9
+MOST_WARM_UPS: Final = 4
 QUICK_SHARE: Final = 4
-# With `quick`, no round but the first begins that would end later than this after the start.
-QUICK_SECONDS: Final = 450
+QUICK_MINUTES: Final = 7.5
 USER, PASSWORD = "bench", "bench-secret"
+ASK_VERSIONS: Final = (
+    "import platform, ssl; print('Python', platform.python_version() + ',', ssl.OPENSSL_VERSION)"
+)
 
 
 class Secured(SecureBroker, FreshBroker):
     """A broker of this checkout with every listener."""
 
     protocols = {"TLS": "SSL", "SECURE": "SASL_SSL"}
+    python = sys.executable
+    program: tuple[str, ...] = ("odradek", "broker")
+
+    def _command(self) -> list[str]:
+        return [self.python, "-m", *self.program]
 
 
 class Dropping(Secured):
     """The same, but for records: they are acknowledged and dropped."""
 
-    def _command(self) -> list[str]:
-        return [sys.executable, "-m", "tests.bench.dropping_broker"]
+    program = ("tests.bench.dropping_broker",)
 
 
 class SecuredKafka(KafkaAtItsBest, SecureBroker):
@@ -159,8 +183,8 @@ def _secured(broker: Broker) -> SecureBroker:
 
 
 @contextlib.contextmanager
-def clusters(folder: Path, own: certificates.Issued) -> Iterator[dict[str, Cluster]]:
-    """The clusters by name, running."""
+def clusters(folder: Path, own: certificates.Issued, python: str) -> Iterator[dict[str, Cluster]]:
+    """The clusters by name, running; ours with an interpreter."""
     settings = {
         **SETTINGS,
         **own.settings(),
@@ -175,12 +199,13 @@ def clusters(folder: Path, own: certificates.Issued) -> Iterator[dict[str, Clust
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.secure.plain.sasl.jaas.config": jaas("PLAIN", **{f"user_{USER}": PASSWORD}),
         "offsets.topic.num.partitions": "3",
+        "log.segment.delete.delay.ms": "1000",
     }
     kinds: dict[str, type[Broker]] = {
-        OURS: Secured,
-        AGAIN: Secured,
+        OURS: _run_by(python, Secured),
+        AGAIN: _run_by(python, Secured),
         KAFKA: SecuredKafka,
-        DROPS: Dropping,
+        DROPS: _run_by(python, Dropping),
     }
     with contextlib.ExitStack() as stack:
         found = {}
@@ -190,6 +215,19 @@ def clusters(folder: Path, own: certificates.Issued) -> Iterator[dict[str, Clust
             made = Cluster(directory, BROKERS, settings, kind=kind, own_zookeeper=True)
             found[name] = stack.enter_context(made)
         yield found
+
+
+def _run_by(python: str, kind: type[Secured]) -> type[Broker]:
+    return type(kind.__name__, (kind,), {"python": python})
+
+
+def versions(name: str, python: str) -> str:
+    """Return what computes the cipher in a cluster's brokers."""
+    if name == KAFKA:
+        said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True)
+        return f"JSSE of {said.stderr.splitlines()[0]}"
+    asked = subprocess.run([python, "-c", ASK_VERSIONS], capture_output=True, text=True, check=True)
+    return asked.stdout.strip()
 
 
 def agreed(cluster: Cluster, own: certificates.Issued) -> str:
@@ -218,19 +256,31 @@ class Bench:
         self._client = client
         self._share = share
         self._runs = 0
+        self._counts: dict[Case, int] = {}
 
-    def warm_up(self, cases: Sequence[Case]) -> None:
-        """Run cases with records of one size, and forget what that took: JVMs compile meanwhile."""
-        for case in cases:
-            if case.size == cases[0].size:
+    def warm_up(self, cases: Sequence[Case], most: int) -> None:
+        """Run each case until Kafka's brokers are warm, and forget what that took but for speeds.
+
+        Their JVMs compile meanwhile. They are warm if they took about as much processor time as in
+        the time before, or after `most` times.
+        """
+        former = math.inf
+        for number in range(most):
+            for case in cases:
                 self.run(case, [*self._clusters])
-        self.table = _table()
+            spent = sum(each[KAFKA][-1] for each in self.table.processor.values())
+            self.table = _table()
+            print(f"warm-up {number + 1}: Kafka took {spent:.1f} s per GB, in all", flush=True)
+            if spent > STILL_WARMING * former:
+                break
+            former = spent
 
     def run(self, case: Case, names: Sequence[str]) -> None:
         """Run a case against clusters, one after the other."""
         self._runs += 1
         topic = f"bench-{self._runs}"
-        count = max(1, MEGABYTES[case.size] * MEGA // case.size // self._share)
+        first = max(1, MEGABYTES[case.size] * MEGA // case.size // self._share)
+        count = self._counts.get(case, first)
         for name in names:
             cluster = self._clusters[name]
             replicas = 1 if case.acks == "1" else BROKERS
@@ -242,6 +292,9 @@ class Bench:
                 self._measure(what, name, case, topic, count, self._client.fetch)
             admin = AdminClient(clients.settings(bootstrap(cluster, case.protocol)))
             admin.delete_topics([topic])[topic].result(60)
+        speeds = self.table.speeds[f"produce {case}"].values()
+        speed = statistics.median(each[-1] for each in speeds)
+        self._counts[case] = records(case, speed, self._share)
 
     def _measure(
         self,
@@ -259,15 +312,22 @@ class Bench:
         self.table.note(what, name, speed, spent / (count * case.size / MEGA / 1000))
 
 
+def records(case: Case, speed: float, share: int) -> int:
+    """Return how many records of a case take RUN_SECONDS, or a share of them, at so many MB/s."""
+    megabytes = min(speed * RUN_SECONDS, MOST_MEGABYTES) / share
+    return max(1, int(megabytes * MEGA / case.size))
+
+
 def cases(options: argparse.Namespace) -> list[Case]:
     """Return what is measured; the quick form has one size of what is not TLS alone."""
-    return [
+    every = [
         Case(protocol, client, size, acks)
         for protocol in options.protocols
         for size in (options.sizes[:1] if options.quick and protocol != "SSL" else options.sizes)
         for client in ("librdkafka", "java")
         for acks in ACKS
     ]
+    return [one for one in every if options.only in str(one)]
 
 
 def _options() -> argparse.Namespace:
@@ -284,58 +344,89 @@ def _options() -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(description="TLS and SASL_SSL beside Apache Kafka 2.8.2.")
     parser.add_argument(
-        "rounds", type=bench_produce_fetch.positive, nargs="?", help="default: 5; 3 with --quick"
+        "rounds",
+        type=bench_produce_fetch.positive,
+        nargs="?",
+        help="default: 5; 3 with --quick; as many as there is time for with --minutes",
     )
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        help="no round but the first begins that would end later than this after the start; "
+        f"default: {QUICK_MINUTES:g} with --quick",
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="the cases that have it")
+    parser.add_argument(
+        "--python",
+        type=interpreter.find,
+        metavar="PROGRAM",
+        help="runs this project's brokers, in a new environment with the locked dependencies",
+    )
     parser.add_argument("--protocols", type=listed, default=["SSL", "SASL_SSL"])
     parser.add_argument("--sizes", type=sizes, default=list(SIZES))
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.cases = cases(options)
+    if not options.cases:
+        parser.error(f"no case has {options.only!r} in its name, as 'SSL java 1000 B, acks=1' has")
+    return options
 
 
-def measure(options: argparse.Namespace) -> None:
+def measure(options: argparse.Namespace, folder: Path) -> None:
     """Measure, and print the table."""
-    rounds = options.rounds or (3 if options.quick else 5)
+    python = sys.executable
+    if options.python is not None:
+        python = interpreter.environment(options.python, folder / "environment")
     started = time.monotonic()
-    wanted = cases(options)
-    with tempfile.TemporaryDirectory() as folder:
-        own = certificates.Authority(Path(folder)).issue("broker", ["127.0.0.1", "localhost"])
-        with clusters(Path(folder), own) as found, WarmTools(Path(folder), "512m") as tools:
-            client = Client(tools, own)
-            for name, cluster in found.items():
-                client.log_in(cluster)
-                print(f"{name}: {agreed(cluster, own)}, ECDSA P-256; Java offers {SUITE} only")
-            bench = Bench(found, client, QUICK_SHARE if options.quick else 1)
-            bench.warm_up(wanted)
-            began = time.monotonic()
-            print(f"warm after {began - started:.0f} s", flush=True)
-            try:
-                for number in range(rounds):
-                    each = (time.monotonic() - began) / max(1, number)
-                    if (
-                        options.quick
-                        and number
-                        and time.monotonic() + each > started + QUICK_SECONDS
-                    ):
-                        print(f"{number} of {rounds} rounds: the machine is too slow for more")
-                        break
-                    turn = number % len(found)
-                    for case in wanted:
-                        names = [*found][turn:] + [*found][:turn]
-                        bench.run(case, names if number % 2 == 0 else names[::-1])
-                    print(f"round {number + 1}: {time.monotonic() - started:.0f} s", flush=True)
-            finally:
-                # Also of what an interruption has left.
-                for line in bench.table.lines(GOALS):
-                    print(line, flush=True)
+    own = certificates.Authority(folder).issue("broker", ["127.0.0.1", "localhost"])
+    with clusters(folder, own, python) as found, WarmTools(folder, "512m") as tools:
+        client = Client(tools, own)
+        for name, cluster in found.items():
+            client.log_in(cluster)
+            print(f"{name}: {versions(name, python)}; {agreed(cluster, own)}, ECDSA P-256")
+        print(f"clients: Java offers {SUITE} only; librdkafka {confluent_kafka.libversion()[0]}")
+        bench = Bench(found, client, QUICK_SHARE if options.quick else 1)
+        bench.warm_up(options.cases, 1 if options.quick else MOST_WARM_UPS)
+        print(f"warm after {time.monotonic() - started:.0f} s", flush=True)
+        try:
+            _rounds(options, bench, [*found], started)
+        finally:
+            # Also of what an interruption has left.
+            for line in bench.table.lines(GOALS):
+                print(line, flush=True)
+
+
+def _rounds(options: argparse.Namespace, bench: Bench, names: list[str], started: float) -> None:
+    """Measure by turns, for as many rounds, or as long, as the options say."""
+    minutes = options.minutes or (QUICK_MINUTES if options.quick else math.inf)
+    rounds = options.rounds or (3 if options.quick else sys.maxsize if options.minutes else 5)
+    began = time.monotonic()
+    for number in range(rounds):
+        each = (time.monotonic() - began) / max(1, number)
+        if number and time.monotonic() + each > started + 60 * minutes:
+            print(f"{number} rounds: there is no time for another one")
+            break
+        turn = number % len(names)
+        turned = names[turn:] + names[:turn]
+        for case in options.cases:
+            bench.run(case, turned if number % 2 == 0 else turned[::-1])
+        print(f"round {number + 1}: {time.monotonic() - started:.0f} s", flush=True)
 
 
 def main() -> int:
-    """Print each case's medians and ratios; return 130 if it was interrupted."""
+    """Print each case's medians and ratios.
+
+    Return 130 if it was interrupted, and 2 for a Python that cannot run brokers.
+    """
     options = _options()
     # Whatever ends the process, brokers and folders go first.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        measure(options)
+        with tempfile.TemporaryDirectory() as folder:
+            measure(options, Path(folder))
+    except interpreter.UnusableError as error:
+        print(f"bench_secured: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("bench_secured: interrupted", file=sys.stderr)
         return 130
