@@ -361,7 +361,8 @@ def _options() -> argparse.Namespace:
         "--python",
         type=interpreter.find,
         metavar="PROGRAM",
-        help="runs this project's brokers, in a new environment with the locked dependencies",
+        help="runs this project's brokers, in a new environment with the locked dependencies, "
+        "as in `make bench`",
     )
     parser.add_argument("--protocols", type=listed, default=["SSL", "SASL_SSL"])
     parser.add_argument("--sizes", type=sizes, default=list(SIZES))
