@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from odradek.handlers import fetch
+from odradek.handlers import fetch, fetch_answers
 from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.conversion_memory import ConversionMemory
 from odradek.log.records import batch as batches
@@ -18,7 +18,7 @@ from odradek.net import unasked
 from odradek.net.memory_quotas import AnswerMemory
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.regions import Records
-from odradek.replica import reads
+from odradek.replica import fetch_specs, reads
 from odradek.values import TopicPartition
 from tests.handlers.test_answer_room import NotReading
 from tests.support import logs
@@ -113,7 +113,9 @@ async def test_a_partition_named_twice_is_planned_and_answered_once(
     planned: list[int] = []
     read = reads.FetchReader._read
 
-    def counted(self: reads.FetchReader, spec: reads.FetchSpec, *rest: Any) -> reads.FetchResult:
+    def counted(
+        self: reads.FetchReader, spec: fetch_specs.FetchSpec, *rest: Any
+    ) -> fetch_specs.FetchResult:
         planned.append(spec.offset)
         return read(self, spec, *rest)
 
@@ -160,7 +162,7 @@ class Consumer:
             topics=[FetchTopic(topic=key.topic, partitions=[asked])],
         )
         answer = await fetch.fetch(self._broker, request, self._context)
-        fetch.discard(answer)
+        fetch_answers.discard(answer)
         return any(part.record_set for part in answer.responses[0].partition_responses)
 
 

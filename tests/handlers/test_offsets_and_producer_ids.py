@@ -27,7 +27,7 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderTopic,
 )
 from odradek.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
-from odradek.replica.reads import FetchLimits, FetchSpec
+from odradek.replica.fetch_specs import FetchLimits, FetchSpec
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk import producer_ids, znodes
 from tests.support import logs

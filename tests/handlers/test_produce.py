@@ -21,7 +21,7 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from odradek.replica.reads import FetchLimits, FetchSpec
+from odradek.replica.fetch_specs import FetchLimits, FetchSpec
 from tests.support.logs import START_MS
 from tests.support.replicas import KEY, TOPIC, Replicas
 

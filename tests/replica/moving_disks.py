@@ -11,7 +11,8 @@ from pathlib import Path
 from odradek.log.partition.log import Log
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
-from odradek.replica.reads import CONSUMER, FetchLimits, FetchSpec
+from odradek.replica.fetch_specs import FetchLimits, FetchSpec
+from odradek.replica.reads import CONSUMER
 from odradek.values import TopicPartition
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas

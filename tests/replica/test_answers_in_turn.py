@@ -12,7 +12,8 @@ from odradek.log.records.batch import Origin
 from odradek.net.owed_answers import Later, OwedAnswers
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.regions import Part
-from odradek.replica.reads import FetchLimits, FetchSpec, release
+from odradek.replica.fetch_specs import FetchLimits, FetchSpec
+from odradek.replica.reads import release
 from odradek.values import TopicPartition
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas

@@ -11,7 +11,7 @@ import pytest
 
 from odradek.log.manager import LogManager
 from odradek.protocol.errors import ErrorCode
-from odradek.replica.reads import FetchLimits, FetchSpec
+from odradek.replica.fetch_specs import FetchLimits, FetchSpec
 from odradek.values import TopicPartition
 from tests.replica.moving_disks import (
     Disks,

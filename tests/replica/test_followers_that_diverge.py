@@ -11,7 +11,8 @@ import pytest
 
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
-from odradek.replica.reads import FetchLimits, FetchResult, FetchSpec, release
+from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
+from odradek.replica.reads import release
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
 

@@ -13,15 +13,9 @@ from odradek.log.segment.files import Region
 from odradek.net.next_request import NextRequest
 from odradek.protocol.api import ApiKey
 from odradek.protocol.errors import ErrorCode
+from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
 from odradek.replica.purgatory import Purgatory
-from odradek.replica.reads import (
-    CONSUMER,
-    PARTITIONS_AT_ONCE,
-    FetchLimits,
-    FetchResult,
-    FetchSpec,
-    release,
-)
+from odradek.replica.reads import CONSUMER, PARTITIONS_AT_ONCE, release
 from odradek.values import TopicPartition
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas

@@ -14,7 +14,8 @@ from odradek.log.partition import epochs
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
-from odradek.replica.reads import CONSUMER, FetchLimits, FetchResult, FetchSpec, release
+from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
+from odradek.replica.reads import CONSUMER, release
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from tests.support import logs

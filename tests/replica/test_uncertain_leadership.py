@@ -15,8 +15,9 @@ from odradek.log.records import records
 from odradek.log.records.batch import Origin
 from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode
+from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
 from odradek.replica.metadata import described
-from odradek.replica.reads import CONSUMER, FetchLimits, FetchResult, FetchSpec
+from odradek.replica.reads import CONSUMER
 from tests.support import logs
 from tests.support.control import state, update
 from tests.support.replicas import KEY, Replicas

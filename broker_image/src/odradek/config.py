@@ -65,14 +65,13 @@ def _authorizer(text: str) -> str:
     return str(one_of(*AUTHORIZERS)(text)) if text else ""
 
 
-# Kafka's keys without an equivalent here (thread pools, fetch sessions, metric windows and such):
+# Kafka's keys without an equivalent here (thread pools, metric windows and such):
 # accepted silently, because a server.properties made for Kafka contains them.
 INERT_KEYS = frozenset(
     {
         "zookeeper.sync.time.ms",
         "zookeeper.max.in.flight.requests",
         "queued.max.requests",
-        "max.incremental.fetch.session.cache.slots",
         "fetch.purgatory.purge.interval.requests",
         "producer.purgatory.purge.interval.requests",
         "delete.records.purgatory.purge.interval.requests",
@@ -160,6 +159,9 @@ class BrokerConfig:
     queued_max_request_bytes: int = key("queued.max.request.bytes", -1, integer(-1))
     request_timeout_ms: int = key("request.timeout.ms", 30_000, integer(0, INT_MAX))
     fetch_max_bytes: int = key("fetch.max.bytes", 57_671_680, integer(1024, INT_MAX))
+    max_incremental_fetch_session_cache_slots: int = key(
+        "max.incremental.fetch.session.cache.slots", 1000, integer(0)
+    )
 
     # replication; the lag limit is the articles' (R3), which Kafka raised to 30 s in 2.5
     replica_lag_time_max_ms: int = key("replica.lag.time.max.ms", 10_000, integer(1))

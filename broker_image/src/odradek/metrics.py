@@ -453,6 +453,22 @@ class BrokerMetrics(Collector):
             "New replicas refused because their log could not be created",
             value=replicas.refused_replicas,
         )
+        sessions = replicas.fetch_sessions
+        yield GaugeMetricFamily(
+            "odradek_incremental_fetch_sessions",
+            "Fetch sessions of clients and followers",
+            value=len(sessions),
+        )
+        yield GaugeMetricFamily(
+            "odradek_incremental_fetch_partitions_cached",
+            "Partitions of all fetch sessions",
+            value=sessions.cached_partitions,
+        )
+        yield CounterMetricFamily(
+            "odradek_incremental_fetch_session_evictions",
+            "Fetch sessions in use that lost their slot to another",
+            value=sessions.evictions,
+        )
         yield CounterMetricFamily(
             "odradek_isr_expands",
             "Times that a replica joined an ISR",

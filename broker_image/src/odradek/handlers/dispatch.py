@@ -24,6 +24,7 @@ from odradek.handlers import (
     control,
     elections,
     fetch,
+    fetch_answers,
     group_offsets,
     groups,
     log_dirs,
@@ -383,7 +384,7 @@ class Dispatcher:
                 )
             except BaseException:
                 if isinstance(answer, FetchResponse):
-                    fetch.discard(answer)  # the connection ended meanwhile
+                    fetch_answers.discard(answer)  # the connection ended meanwhile
                 raise
         finally:
             if is_large:

@@ -10,7 +10,7 @@ from odradek.log.partition import conversion
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import FileRegion, Records, part_length
 from odradek.replica import reads
-from odradek.replica.reads import FetchResult, FetchSpec
+from odradek.replica.fetch_specs import FetchResult, FetchSpec
 
 # How many bytes larger than the region that was read a result may be: old formats take more per
 # record. What does not fit is for the next fetch.

@@ -21,6 +21,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import fetch as fetch_messages
 from odradek.protocol.messages import group_offsets, offsets, topics
 from odradek.protocol.messages import produce as produce_messages
+from odradek.replica.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from odradek.security.acls import AclOperation, ResourceType
 
 TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -83,9 +84,12 @@ async def fetch(
     context: RequestContext,
     handle: Handle,
 ) -> object:
-    """Need Read on each topic; followers need ClusterAction."""
-    if request.session_epoch > 0:
-        return await handle(broker, request, context)  # refused without a look at topics
+    """Need Read on each topic; followers need ClusterAction.
+
+    Where something is refused no session begins: the next fetch names its partitions again.
+    """
+    if request.session_epoch > INITIAL_EPOCH and request.replica_id < 0:
+        return await handle(broker, request, context)  # which looks at all topics of the session
     if request.replica_id < 0:
         passed, refused = await _split(
             broker, context, AclOperation.READ, request.topics, lambda topic: str(topic.topic)
@@ -93,6 +97,11 @@ async def fetch(
     elif allowed(broker, context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return await handle(broker, request, context)
     else:
+        if request.session_epoch > INITIAL_EPOCH:
+            # A full fetch follows, which is told what is refused.
+            return fetch_messages.FetchResponse(
+                error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[]
+            )
         passed, refused = [], request.topics
     if not refused:
         return await handle(broker, request, context)
@@ -113,7 +122,8 @@ async def fetch(
     )
     answer = fetch_messages.FetchResponse(responses=[])
     if passed:
-        answer = await handle(broker, replace(request, topics=passed), context)
+        without_session = replace(request, topics=passed, session_epoch=FINAL_EPOCH)
+        answer = await handle(broker, without_session, context)
     answer.responses += denials
     return answer
 

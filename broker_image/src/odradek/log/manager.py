@@ -92,12 +92,17 @@ class LogManager:
         self.readers = DiskThreads(config.num_io_threads)
         self._topic_config = topic_config
         self._quarantines = quarantines or Quarantines()
+        # Called in any thread when a log start offset rises.
+        self.on_start_raised: Callable[[TopicPartition], None] = lambda key: None
         self._environment = replace(
             environment or LogEnvironment(),
             producer_expiry_ms=config.transactional_id_expiration_ms,
             most_producers=config.partition_max_producer_ids,
             on_failure=lambda log, error: self._home_of(log).fail(error),
             on_truncate=lambda log: self._home_of(log).note_truncated(log),
+            on_start_raised=lambda log: self.on_start_raised(
+                TopicPartition(log.topic, log.partition)
+            ),
             request_housekeeping=lambda log: self._housekeeper.request(log),
         )
         self._directories = [

@@ -2,12 +2,14 @@
 
 Each partition position has its own wait queue: the log end (fetches of followers), the high
 watermark (fetches of consumers, and produces with acks=all) and the low watermark (DeleteRecords).
-A change of role wakes all of them.
+A change of role wakes all of them. The fetch sessions (KIP-227) that have the partition note the
+same changes.
 """
 
 from __future__ import annotations
 
 from odradek.protocol.errors import NO_ERROR, ErrorCode
+from odradek.replica.fetch_sessions import SessionWatchers
 from odradek.replica.metadata import MetadataCache
 from odradek.replica.partition import NO_EPOCH, Partition
 from odradek.replica.purgatory import Purgatory
@@ -20,6 +22,7 @@ class HostedPartitions:
     def __init__(self, metadata: MetadataCache) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.metadata = metadata
+        self.sessions = SessionWatchers()
         self.for_log_end: Purgatory[TopicPartition] = Purgatory()
         self.for_high_watermark: Purgatory[TopicPartition] = Purgatory()
         self.for_acknowledgement: Purgatory[TopicPartition] = Purgatory()
@@ -40,11 +43,13 @@ class HostedPartitions:
     def wake_log_end(self, key: TopicPartition) -> None:
         """Wake those who wait for the partition's log end."""
         self.for_log_end.wake(key)
+        self.sessions.log_end_moved(key)
 
     def wake_high_watermark(self, key: TopicPartition) -> None:
         """Wake those who wait for the partition's high watermark."""
         self.for_high_watermark.wake(key)
         self.for_acknowledgement.wake(key)
+        self.sessions.high_watermark_moved(key)
 
     def wake_low_watermark(self, key: TopicPartition) -> None:
         """Wake those who wait for the partition's low watermark."""
@@ -55,6 +60,7 @@ class HostedPartitions:
         self.for_log_end.wake(key)
         self.wake_high_watermark(key)
         self.for_low_watermark.wake(key)
+        self.sessions.changed(key, wakes=True)
 
     def close(self) -> None:
         """End every wait."""

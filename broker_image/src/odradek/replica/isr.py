@@ -6,6 +6,11 @@ that everything below N is on its disk. A follower that is slower than the produ
 the present log end. So a fetch at or above the log end *of its previous fetch* counts as having
 caught up at the time of that previous fetch (Kafka's rule since KIP-16).
 
+A follower with a fetch session (KIP-227) names only what changed. Its fetch is one of every other
+partition of the session, too, at the offset that it named last. Where that is the log end, nothing
+is recorded per fetch: the progress shares the `SessionClock` of the session until something changes
+(`enter_session`, `leave_session`), and reads the same as if each fetch had been recorded.
+
 While a change of the set waits for ZooKeeper, the leader works with two sets: `committed`, which
 ZooKeeper held last, and `maximal`, the union with the proposed set. The high watermark waits for
 the maximal set: whichever of the two a controller reads, each member has every committed record.
@@ -22,6 +27,21 @@ UNKNOWN_OFFSET = -1
 NEVER_MS = -(1 << 62)
 # How long a process that resumes may take to read what arrived while it was stopped.
 BACKLOG_MS = 250
+
+
+@dataclass(slots=True)
+class SessionClock:
+    """The fetches of one follower's session; `vouched_ms` is as that of `FollowerProgress`."""
+
+    last_fetch_ms: int = NEVER_MS
+    vouched_ms: int = NEVER_MS
+    next_vouched_ms: int = NEVER_MS
+
+    def tick(self, now_ms: int) -> None:
+        """Note a fetch of the session, after what it names or forgets has left the clock."""
+        if now_ms - self.next_vouched_ms >= BACKLOG_MS:
+            self.vouched_ms, self.next_vouched_ms = self.next_vouched_ms, now_ms
+        self.last_fetch_ms = now_ms
 
 
 @dataclass(slots=True)
@@ -43,6 +63,10 @@ class FollowerProgress:
     # While it may join the in-sync set: the connection of its last fetch, and its registration as
     # known by then (see `registrations`).
     answered: tuple[int, Registered] | None = None
+    # While each fetch of a session finds the follower at the log end: its clock, and the time of
+    # the first such fetch.
+    clock: SessionClock | None = None
+    in_session_since_ms: int = NEVER_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +97,37 @@ def record_fetch(
     progress.last_fetch_ms = now_ms
     progress.end_offset = fetch_offset
     progress.start_offset = start_offset
+
+
+def enter_session(progress: FollowerProgress, clock: SessionClock) -> None:
+    """Count each fetch of a session as one at the log end, where the follower is, from its present
+    fetch on.
+    """
+    progress.clock = clock
+    progress.in_session_since_ms = clock.last_fetch_ms
+
+
+def leave_session(progress: FollowerProgress, clock: SessionClock) -> None:
+    """Record the fetches of a session since `enter_session`, and count no more of them.
+
+    Nothing happens if the progress is that of another session by now.
+    """
+    if progress.clock is not clock:
+        return
+    progress.vouched_ms = vouched_ms(progress)
+    if clock.next_vouched_ms >= progress.in_session_since_ms:
+        progress.next_vouched_ms = max(progress.next_vouched_ms, clock.next_vouched_ms)
+    progress.last_caught_up_ms = max(progress.last_caught_up_ms, clock.last_fetch_ms)
+    progress.last_fetch_ms = max(progress.last_fetch_ms, clock.last_fetch_ms)
+    progress.clock = None
+
+
+def vouched_ms(progress: FollowerProgress) -> int:
+    """Return a time after which the follower surely fetched from us."""
+    clock = progress.clock
+    if clock is None or clock.next_vouched_ms < progress.in_session_since_ms:
+        return progress.vouched_ms
+    return max(progress.vouched_ms, clock.vouched_ms)
 
 
 def lagging(

@@ -197,4 +197,5 @@ class IsrWriter:
         if partition.confirm(change, version):
             self._hosted.wake_high_watermark(change.key)
         self._hosted.wake_low_watermark(change.key)
+        self._hosted.sessions.changed(change.key, wakes=False)
         self._notices.add(change.key)

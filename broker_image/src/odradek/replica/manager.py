@@ -9,10 +9,13 @@ fetchers, ISR checks, high watermark checkpoints.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
 from odradek.clock import monotonic_ms
@@ -21,6 +24,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.replica.appends import Appender
 from odradek.replica.directory_moves import DirectoryMoves
+from odradek.replica.fetch_sessions import FetchSessions
 from odradek.replica.fetcher import Connect, SourceFetcher
 from odradek.replica.fetcher_pool import FetcherPool
 from odradek.replica.hosted import HostedPartitions
@@ -76,6 +80,7 @@ class ReplicaManager:
         self._clock_ms = clock_ms
         self.quarantines = quarantines or Quarantines()
         self._on_replica_failed = on_replica_failed
+        self._loop = asyncio.get_running_loop()
         roles_lock = asyncio.Lock()
         # Two waits of a follower that finds nothing, plus the time that its fetches take.
         self._longest_fetch_pause_ms = 2 * config.replica_fetch_wait_max_ms + 500
@@ -134,6 +139,15 @@ class ReplicaManager:
         self.append = appender.append
         self.begin_append = appender.begin
         self.fetch = self._reader.fetch
+        self.fetch_session = self._reader.fetch_session
+        self.settle_fetch = self._reader.settle_fetch
+        self.fetch_sessions = FetchSessions(
+            config.max_incremental_fetch_session_cache_slots,
+            self._hosted.sessions,
+            clock_ms,
+            Random(),  # noqa: S311 (an id is no secret: a session is of one principal)
+        )
+        logs.on_start_raised = self._log_start_raised
         self.leader_or_error = self._hosted.leader_or_error
         self.wait_for_low_watermark = self._hosted.for_low_watermark.wait
         self._fetchers = FetcherPool(
@@ -352,6 +366,13 @@ class ReplicaManager:
                 contents.append((key, log))
         return found
 
+    def _log_start_raised(self, key: TopicPartition) -> None:
+        """Have fetch sessions note a higher log start offset. Any thread may call this."""
+        with contextlib.suppress(RuntimeError):  # the event loop is over
+            self._loop.call_soon_threadsafe(
+                partial(self._hosted.sessions.changed, key, wakes=False)
+            )
+
     async def checkpoint_high_watermarks(self) -> None:
         """Write every high watermark to the checkpoint of its directory, if one has moved."""
         # Lists compare faster than dictionaries are made. Of logs, because a new one of the same
@@ -398,3 +419,4 @@ class ReplicaManager:
     def close(self) -> None:
         """End every waiting produce and fetch: the server stops."""
         self._hosted.close()
+        self.fetch_sessions.end()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from odradek.protocol.errors import NO_ERROR, ErrorCode
 from odradek.replica import isr as rules
-from odradek.replica.isr import FollowerProgress, Isr
+from odradek.replica.isr import FollowerProgress, Isr, SessionClock
 from odradek.replica.registrations import Registered
 from odradek.values import NO_LEADER, TopicPartition
 
@@ -238,6 +238,25 @@ class Partition:
         )
         return self.advance_high_watermark()
 
+    def enter_session(self, replica: int, clock: SessionClock) -> FollowerProgress | None:
+        """Count each fetch of a session as one of this follower at the log end.
+
+        Return its progress, or None unless that changes nothing else: it has everything, all of
+        it is committed, and it is in sync. Else its fetches may raise the high watermark, or let
+        it join.
+        """
+        progress = self.followers.get(replica)
+        end = self.log.log_end_offset
+        if (
+            progress is None
+            or progress.end_offset != end
+            or self.high_watermark != end
+            or replica not in self.isr.committed
+        ):
+            return None
+        rules.enter_session(progress, clock)
+        return progress
+
     def advance_high_watermark(self) -> bool:
         """Recompute the high watermark of a leader; return whether it rose."""
         mark = self.log.committable_end
@@ -294,7 +313,7 @@ class Partition:
         if not others:
             return len(self.replicas) == 1
         return all(
-            other in self.followers and self.followers[other].vouched_ms >= since_ms
+            other in self.followers and rules.vouched_ms(self.followers[other]) >= since_ms
             for other in others
         )
 

@@ -11,6 +11,9 @@ and its wait, so nothing advances in between. A larger one plans in slices. It b
 partitions before each plan: what advances after its partition was planned ends the wait, even if
 that happens before the wait begins.
 
+A fetch of a session (KIP-227) looks at what is marked in it, in the same way: when it comes, and
+again after each wake. Its wait has no keys: whatever marks a partition of the session ends it.
+
 Ranges that the log has to verify before they are served (see `odradek.log.segment.integrity`) are
 verified in a thread once the answer is final, which also reads them from the disk into memory.
 Readers at or near the log end need no verification.
@@ -19,14 +22,16 @@ Readers at or near the log end need no verification.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from odradek import slices
 from odradek.log.segment.files import FileRetiredError
 from odradek.net.next_request import NextRequest
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replica.fetch_sessions import FetchSession, SessionPartition
+from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import NO_EPOCH, Partition
 from odradek.replica.quota import ReplicationQuota
@@ -34,7 +39,6 @@ from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.log.partition.reading import LogReader, LogSlice
-    from odradek.protocol.regions import FileRegion
     from odradek.replica.isr_writer import IsrWriter
     from odradek.replica.registrations import FollowerRegistrations
 
@@ -46,42 +50,6 @@ PARTITIONS_AT_ONCE: Final = 1000
 """Partitions of a fetch that is planned without a pause, which takes some ten milliseconds."""
 
 logger = logging.getLogger(__name__)
-
-
-class FetchSpec(NamedTuple):
-    """The fetch of one partition. `start_offset` is the log start of a follower.
-
-    This and the limits are named tuples, not dataclasses: every fetch builds them.
-    """
-
-    key: TopicPartition
-    offset: int
-    max_bytes: int
-    leader_epoch: int = NO_EPOCH
-    start_offset: int = -1
-    last_fetched_epoch: int = NO_EPOCH
-
-
-@dataclass(slots=True)
-class FetchResult:
-    """The result for one partition; its receiver owns `region`."""
-
-    key: TopicPartition
-    error: ErrorCode
-    high_watermark: int = -1
-    log_start_offset: int = -1
-    region: FileRegion | None = None
-    # KIP-595: where the reader's log diverges from ours, as (epoch, end offset)
-    diverging: tuple[int, int] | None = None
-
-
-class FetchLimits(NamedTuple):
-    """Bounds of one fetch request. `strict`: even the first batch obeys them (Fetch before v3)."""
-
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    strict: bool = False
 
 
 @dataclass(slots=True)
@@ -198,6 +166,100 @@ class FetchReader:
         slices.discard(keys, refused)
         return results
 
+    async def fetch_session(
+        self,
+        session: FetchSession,
+        limits: FetchLimits,
+        refused: Mapping[TopicPartition, ErrorCode],
+        connection_id: int = NO_CONNECTION,
+        next_request: NextRequest | None = None,
+    ) -> tuple[list[SessionPartition], list[FetchResult]]:
+        """Return the partitions of a session that were looked at, and the result of each.
+
+        The caller calls `settle_fetch`, or marks each of them again. `refused` are the partitions
+        that the client may not read now, which are marked.
+        """
+        deadline_ms = self._clock_ms() + limits.max_wait_ms
+        errors = dict(refused)
+        if session.is_privileged:
+            # The fetch is one of every partition of the session. Those that are not marked are
+            # where they were, and the clock is all that there is to record of them.
+            session.clock.tick(self._clock_ms())
+            for few in slices.cut([one.spec for one in session.marked], PARTITIONS_AT_ONCE):
+                new, proof_wanted = self._record_follower(few, session.replica_id, connection_id)
+                errors |= new
+                if proof_wanted:
+                    deadline_ms = 0
+                if len(few) == PARTITIONS_AT_ONCE:
+                    await slices.pause()
+        looked: list[SessionPartition] = []
+        try:
+            while True:
+                is_large = len(session.marked) > PARTITIONS_AT_ONCE
+                # What is marked while others run between the slices ends the wait, too.
+                watch = session.begin_wait() if is_large else None
+                looked = session.take_marked()
+                specs = [one.spec for one in looked]
+                if is_large:
+                    found = await self._plan_in_slices(specs, session.replica_id, limits, errors)
+                else:
+                    found = _Found([], [])
+                    self._plan(specs, session.replica_id, limits, errors, found)
+                left_ms = deadline_ms - self._clock_ms()
+                if found.settled or found.size >= limits.min_bytes or left_ms <= 0:
+                    break
+                release(found.results)
+                if watch is None:
+                    watch = session.begin_wait()
+                for one, result in zip(looked, found.results, strict=True):
+                    if one.is_news(result):
+                        session.mark_each((one,))
+                    else:
+                        self._settle(one, result)
+                looked = []
+                if not await watch.woken(left_ms, next_request):
+                    deadline_ms = 0
+            results = await self._verified(found)
+        except BaseException:
+            session.mark_each(looked)
+            raise
+        if session.is_privileged:
+            self._record_traffic(results)
+        return looked, results
+
+    def settle_fetch(
+        self, looked: Sequence[SessionPartition], results: Sequence[FetchResult]
+    ) -> None:
+        """Note that a client gets these results of its session.
+
+        Partitions with records come last in the next fetch: no partition starves where an answer
+        has no room for all.
+        """
+        served: list[tuple[SessionPartition, FetchResult]] = []
+        for one, result in zip(looked, results, strict=True):
+            one.note_answered(result)
+            if result.region is None:
+                self._settle(one, result)
+            else:
+                served.append((one, result))
+        for one, result in served:
+            self._settle(one, result)
+
+    def _settle(self, one: SessionPartition, result: FetchResult) -> None:
+        """Mark a partition again unless there is nothing to say of it before its next change."""
+        if one.is_marked:
+            return
+        session = one.session
+        if one.is_read(result):
+            if not session.is_privileged:
+                return
+            partition, _ = self._hosted.leader_or_error(one.spec.key, one.spec.leader_epoch)
+            if partition is not None:
+                one.progress = partition.enter_session(session.replica_id, session.clock)
+                if one.progress is not None:
+                    return
+        session.mark_each((one,))
+
     async def _plan_in_slices(
         self,
         specs: Sequence[FetchSpec],
@@ -241,7 +303,11 @@ class FetchReader:
                 # A diverging follower is about to truncate: its position does not count.
                 and _divergence(partition, spec) is None
             ):
-                started = partition.followers[replica_id].start_offset
+                progress = partition.followers[replica_id]
+                if progress.clock is not None:
+                    # Another session of the follower has it, perhaps of its former life.
+                    self._hosted.sessions.changed(spec.key, wakes=False)
+                started = progress.start_offset
                 if partition.record_fetch(replica_id, spec.offset, spec.start_offset):
                     self._hosted.wake_high_watermark(spec.key)
                 if spec.start_offset > started:
@@ -280,7 +346,7 @@ class FetchReader:
         specs: Sequence[FetchSpec],
         replica_id: int,
         limits: FetchLimits,
-        refused: dict[TopicPartition, ErrorCode],
+        refused: Mapping[TopicPartition, ErrorCode],
         found: _Found,
     ) -> None:
         """Add one result per spec to what was found."""

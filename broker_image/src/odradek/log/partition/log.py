@@ -61,6 +61,8 @@ class LogEnvironment:
     most_producers: int = MOST_PRODUCERS
     on_failure: Callable[["Log", OSError], None] = lambda log, error: None
     on_truncate: Callable[["Log"], None] = lambda log: None
+    # Called in any thread, with locks of the log held.
+    on_start_raised: Callable[["Log"], None] = lambda log: None
     request_housekeeping: Callable[["Log"], None] = lambda log: None
 
 
@@ -541,6 +543,7 @@ class Log:
     def _raise_log_start(self, offset: int) -> None:
         if self.segments.raise_log_start(offset):
             self.epochs.truncate_from_start(offset)
+            self.environment.on_start_raised(self)
 
     def apply_retention(self, *, only_hidden: bool = False) -> int:
         """Delete old segments by log start offset and, unless `only_hidden`, by time and size;
@@ -548,9 +551,12 @@ class Log:
 
         Their files are removed later.
         """
+        start = self.log_start_offset
         try:
             return old_segments.delete(self, only_hidden=only_hidden)
         finally:
+            if self.log_start_offset > start:
+                self.environment.on_start_raised(self)
             self.request_housekeeping()
 
     @property

@@ -1,0 +1,49 @@
+"""What a fetch asks of partitions, its limits, and what it finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from odradek.protocol.errors import ErrorCode
+from odradek.replica.partition import NO_EPOCH
+from odradek.values import TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.protocol.regions import FileRegion
+
+
+class FetchSpec(NamedTuple):
+    """The fetch of one partition. `start_offset` is the log start of a follower.
+
+    This and the limits are named tuples, not dataclasses: every fetch builds them.
+    """
+
+    key: TopicPartition
+    offset: int
+    max_bytes: int
+    leader_epoch: int = NO_EPOCH
+    start_offset: int = -1
+    last_fetched_epoch: int = NO_EPOCH
+
+
+@dataclass(slots=True)
+class FetchResult:
+    """The result for one partition; its receiver owns `region`."""
+
+    key: TopicPartition
+    error: ErrorCode
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    region: FileRegion | None = None
+    # KIP-595: where the reader's log diverges from ours, as (epoch, end offset)
+    diverging: tuple[int, int] | None = None
+
+
+class FetchLimits(NamedTuple):
+    """Bounds of one fetch request. `strict`: even the first batch obeys them (Fetch before v3)."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    strict: bool = False
