@@ -12,7 +12,6 @@ from odradek.replica.fetch_sessions import (
     FetchSession,
     FetchSessions,
     SessionWatchers,
-    next_epoch,
 )
 from odradek.replica.fetch_specs import FetchSpec
 from odradek.values import TopicPartition
@@ -117,8 +116,11 @@ def test_the_partitions_of_consumers_are_bounded_and_those_of_followers_are_not(
 
 
 def test_ids_are_positive_and_different_and_epochs_go_round() -> None:
-    cache = Cache(100)
+    cache = Cache(101)
     found = {cache.begun(0).session_id for _ in range(100)}
     assert len(found) == 100
     assert min(found) > 0
-    assert [next_epoch(0), next_epoch((1 << 31) - 1)] == [1, 1]
+    session = cache.begun(1)
+    assert [session.epoch, session.begin_fetch(), session.epoch] == [1, 2, 2]
+    session.epoch = (1 << 31) - 1
+    assert session.begin_fetch() == 1

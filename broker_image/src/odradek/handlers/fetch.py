@@ -7,7 +7,7 @@ read and converted in threads (see `fetch_conversion`).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from itertools import groupby
 
 from odradek import slices
@@ -30,10 +30,18 @@ FIRST_WITH_MAGIC_1 = 2
 FIRST_WITH_MAGIC_2 = 4
 
 
-async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """Read from the partitions, in the order of the request."""
+def fetch(
+    broker: Broker, request: FetchRequest, context: RequestContext
+) -> Awaitable[FetchResponse]:
+    """Read from partitions: those of the request, in its order, or those of its session."""
     if request.session_epoch > INITIAL_EPOCH:
-        return await fetch_of_session.fetch(broker, request, context)
+        return fetch_of_session.fetch(broker, request, context)
+    return _fetch_in_full(broker, request, context)
+
+
+async def _fetch_in_full(
+    broker: Broker, request: FetchRequest, context: RequestContext
+) -> FetchResponse:
     if request.session_id != NO_SESSION:
         fetch_of_session.end(broker, request, context)
     count = 0
@@ -117,9 +125,8 @@ def _regions(results: Sequence[FetchResult]) -> Generator[None, None, list[Recor
 
 
 def _specs(topics: Sequence[FetchTopic]) -> list[FetchSpec]:
-    return [
-        fetch_answers.spec_of(topic.topic, part) for topic in topics for part in topic.partitions
-    ]
+    spec_of = fetch_answers.spec_of
+    return [spec_of(topic.topic, part) for topic in topics for part in topic.partitions]
 
 
 def _specs_in_slices(

@@ -12,22 +12,22 @@ from collections.abc import Generator, Sequence
 from odradek import slices
 from odradek.handlers import authorization, fetch_answers
 from odradek.handlers.context import Broker, RequestContext
-from odradek.net.unasked import Unasked
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import (
     FetchablePartitionResponse,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
 )
-from odradek.protocol.regions import Records, part_length
+from odradek.protocol.regions import Records
 from odradek.replica import reads
 from odradek.replica.fetch_sessions import (
     NO_SESSION,
     FetchSession,
     FetchSessions,
     SessionPartition,
-    next_epoch,
 )
 from odradek.replica.fetch_specs import FetchResult, FetchSpec
 from odradek.security.acls import AclOperation, ResourceType
@@ -84,129 +84,154 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     if session.epoch != request.session_epoch:
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, responses=[])
-    session.begin_fetch()
-    await _update(sessions, session, request)
+    epoch = session.begin_fetch()
+    if request.topics:
+        await _name(sessions, session, request.topics)
+    if request.forgotten_topics_data:
+        await _forget(sessions, session, request.forgotten_topics_data)
     if not session.partitions:
         sessions.close(session)
         return FetchResponse(responses=[])
     if not sessions.touch(session):
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
-    refused = (
-        {}
-        if broker.authorizer is None or session.is_privileged
-        else await _refused(broker, session, context)
-    )
+    refused = None
+    if broker.authorizer is not None and not session.is_privileged:
+        refused = await _refused(broker, session, context)
     max_wait_ms = request.max_wait_ms
     unasked = fetch_answers.unasked_of(request, context)
     if unasked is not None:
         max_wait_ms = unasked.wait_beside_ms(session.partitions, max_wait_ms)
+    limits = fetch_answers.limits_of(broker, request, context, max_wait_ms)
     looked, results = await broker.replicas.fetch_session(
-        session,
-        fetch_answers.limits_of(broker, request, context, max_wait_ms),
-        refused,
-        context.connection_id,
-        context.next_request,
+        session, limits, refused, context.connection_id, context.next_request
     )
+    answer = FetchResponse(session_id=session.session_id, responses=[])
+    is_refused = False
     try:
-        answer = await slices.run(
-            _answer(broker, request, context, session, unasked, looked, results)
-        )
+        if context.version < fetch_answers.FIRST_WITH_ZSTD:
+            fetch_answers.refuse_zstd(broker, results)
+        if len(looked) <= slices.STEPS_PER_SLICE:
+            _add_news(answer, looked, results, request.isolation_level)
+        else:
+            await slices.run(_news_in_slices(answer, looked, results, request.isolation_level))
+        quota = context.quota
+        if quota is not None and session.epoch == epoch:
+            is_refused = quota.refuses_fetch(await _size(context.version, answer))
     except BaseException:
         reads.release(results)
         session.mark_each(looked)
         raise
-    if answer is None:
+    # From here on at once: what the session says is what the client gets.
+    if is_refused or session.epoch != epoch:
         reads.release(results)
         session.mark_each(looked)
+        if is_refused:
+            # As in Kafka: the client asks again once it may, and is told the same then.
+            return FetchResponse(session_id=session.session_id, responses=[])
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, responses=[])
+    bytes_out = fetch_answers.bytes_out_of(broker, request)
+    given: list[TopicPartition] = []
+    for result in results:
+        region = result.region
+        if region is not None:
+            bytes_out(result.key.topic, region.length)
+            given.append(result.key)
+    broker.replicas.settle_fetch(looked, results)
+    if unasked is not None:
+        unasked.answer(given)
     return answer
 
 
-async def _update(sessions: FetchSessions, session: FetchSession, request: FetchRequest) -> None:
-    """Take what the request names, then forget what it forgets."""
-    for few in slices.cut_members(request.topics, lambda topic: topic.partitions):
+async def _name(
+    sessions: FetchSessions, session: FetchSession, topics: Sequence[FetchTopic]
+) -> None:
+    """Have partitions in the session, or read them elsewhere."""
+    if len(topics) == 1 and len(topics[0].partitions) <= slices.STEPS_PER_SLICE:
+        [topic] = topics
+        for part in topic.partitions:
+            sessions.add(session, fetch_answers.spec_of(topic.topic, part))
+        return
+    for few in slices.cut_members(topics, lambda topic: topic.partitions):
         for topic, part in few:
             sessions.add(session, fetch_answers.spec_of(topic.topic, part))
         if len(few) == slices.STEPS_PER_SLICE:
             await slices.pause()
-    if request.forgotten_topics_data:
-        for some in slices.cut_members(
-            request.forgotten_topics_data, lambda topic: topic.partitions
-        ):
-            for forgotten, index in some:
-                sessions.forget(session, TopicPartition(forgotten.topic, index))
-            if len(some) == slices.STEPS_PER_SLICE:
-                await slices.pause()
+
+
+async def _forget(
+    sessions: FetchSessions, session: FetchSession, topics: Sequence[ForgottenTopic]
+) -> None:
+    for few in slices.cut_members(topics, lambda topic: topic.partitions):
+        for topic, index in few:
+            sessions.forget(session, TopicPartition(topic.topic, index))
+        if len(few) == slices.STEPS_PER_SLICE:
+            await slices.pause()
 
 
 async def _refused(
     broker: Broker, session: FetchSession, context: RequestContext
-) -> dict[TopicPartition, ErrorCode]:
+) -> dict[TopicPartition, ErrorCode] | None:
     """Mark and return the partitions that a consumer may not read, or not any more."""
     _, denied = await authorization.split(
         broker, context, AclOperation.READ, ResourceType.TOPIC, list(session.topics), str
     )
+    if not denied:
+        return None
+    topics = set(denied)
     refused: dict[TopicPartition, ErrorCode] = {}
-    if denied:
-        topics = set(denied)
-        for few in slices.cut(list(session.partitions.values())):
-            of_topics = [one for one in few if one.spec.key.topic in topics]
-            session.mark_each(of_topics)
-            for one in of_topics:
-                refused[one.spec.key] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            if len(few) == slices.STEPS_PER_SLICE:
-                await slices.pause()
+    for few in slices.cut(list(session.partitions.values())):
+        of_topics = [one for one in few if one.spec.key.topic in topics]
+        session.mark_each(of_topics)
+        for one in of_topics:
+            refused[one.spec.key] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if len(few) == slices.STEPS_PER_SLICE:
+            await slices.pause()
     return refused
 
 
-def _answer(
-    broker: Broker,
-    request: FetchRequest,
-    context: RequestContext,
-    session: FetchSession,
-    unasked: Unasked | None,
+def _add_news(
+    answer: FetchResponse,
     looked: Sequence[SessionPartition],
     results: Sequence[FetchResult],
-) -> Generator[None, None, FetchResponse | None]:
-    """Return the news, and settle the partitions; None if another fetch overtook this one."""
-    if context.version < fetch_answers.FIRST_WITH_ZSTD:
-        fetch_answers.refuse_zstd(broker, results)
-    answer = FetchResponse(session_id=session.session_id, responses=[])
-    news: list[tuple[SessionPartition, FetchResult]] = []
-    records: list[Records] = []
+    isolation_level: int,
+    topics: dict[str, list[FetchablePartitionResponse]] | None = None,
+) -> None:
+    """Add to an answer what is news; `topics` has what it says of each topic so far."""
+    for one, result in zip(looked, results, strict=True):
+        region = result.region
+        if region is None and not one.is_news(result):
+            continue
+        found: Records = b"" if region is None else region
+        part = fetch_answers.partition_response(result, found, isolation_level)
+        topic = result.key.topic
+        if topics is None:
+            topics = {}
+        parts = topics.get(topic)
+        if parts is None:
+            parts = topics[topic] = [part]
+            answer.responses.append(FetchableTopicResponse(topic=topic, partition_responses=parts))
+        else:
+            parts.append(part)
+
+
+def _news_in_slices(
+    answer: FetchResponse,
+    looked: Sequence[SessionPartition],
+    results: Sequence[FetchResult],
+    isolation_level: int,
+) -> Generator[None, None, None]:
+    """As `_add_news`."""
     topics: dict[str, list[FetchablePartitionResponse]] = {}
-    for number, (one, result) in enumerate(zip(looked, results, strict=True), 1):
-        if one.is_news(result):
-            found: Records = b"" if result.region is None else result.region
-            key = result.key
-            answers = topics.get(key.topic)
-            if answers is None:
-                answers = topics[key.topic] = []
-                answer.responses.append(
-                    FetchableTopicResponse(topic=key.topic, partition_responses=answers)
-                )
-            answers.append(fetch_answers.partition_response(result, found, request.isolation_level))
-            news.append((one, result))
-            records.append(found)
-        if number % slices.STEPS_PER_SLICE == 0:
-            yield
-    quota = context.quota
-    if quota is not None:
-        size = yield from fetch_answers.size_of(context.version, list(topics), records)
-        if session.epoch == next_epoch(request.session_epoch) and quota.refuses_fetch(size):
-            # As in Kafka: the client asks again once it may, and is told the same then.
-            reads.release(results)
-            session.mark_each(looked)
-            return FetchResponse(session_id=session.session_id, responses=[])
-    # From here on at once: what the session says is what the client gets.
-    if session.epoch != next_epoch(request.session_epoch):
-        return None
-    bytes_out = fetch_answers.bytes_out_of(broker, request)
-    for (_, result), found in zip(news, records, strict=True):
-        length = part_length(found)
-        if length:
-            bytes_out(result.key.topic, length)
-    broker.replicas.settle_fetch(looked, results)
-    if unasked is not None:
-        unasked.answer([result.key for result in results if result.region is not None])
-    return answer
+    step = slices.STEPS_PER_SLICE
+    for start in range(0, len(looked), step):
+        end = start + step
+        _add_news(answer, looked[start:end], results[start:end], isolation_level, topics)
+        yield
+
+
+async def _size(version: int, answer: FetchResponse) -> int:
+    topics = [topic.topic for topic in answer.responses]
+    records = [
+        part.record_set or b"" for topic in answer.responses for part in topic.partition_responses
+    ]
+    return await slices.run(fetch_answers.size_of(version, topics, records))

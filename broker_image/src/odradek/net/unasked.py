@@ -5,7 +5,7 @@ end of all others, that fetch waits, and once the records are used up nobody can
 the wait is over. So such a wait is short at first (ADR 21).
 """
 
-from collections.abc import Container, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Final
 
 FIRST_WAIT_MS: Final = 5
@@ -32,10 +32,14 @@ class Unasked:
             waits.pop(key, None)
         return min(most_ms, *waits.values()) if waits else most_ms
 
-    def wait_beside_ms(self, asked: Container[Hashable], most_ms: int) -> int:
-        """As `wait_ms`, for a fetch of many partitions, which are quick to look up in."""
+    def wait_beside_ms(self, asked: Collection[Hashable], most_ms: int) -> int:
+        """As `wait_ms`, for a fetch of perhaps many partitions, which are quick to look up in."""
         waits = self._waits
-        return self.wait_ms([key for key in waits if key in asked], most_ms) if waits else most_ms
+        if not waits:
+            return most_ms
+        if len(asked) > len(waits):
+            asked = [key for key in waits if key in asked]
+        return self.wait_ms(asked, most_ms)
 
     def answer(self, given: Iterable[Hashable]) -> None:
         """Note of which partitions an answer has records.

@@ -39,18 +39,20 @@ FINAL_EPOCH: Final = -1
 """The session epoch of a fetch without a session, which ends the one that it names."""
 INITIAL_EPOCH: Final = 0
 """The session epoch of a full fetch that asks for a session."""
+FIRST_EPOCH: Final = 1
 MIN_EVICTION_MS: Final = 120_000
 """The age at which a session may lose its slot to a larger one, and idle time to any."""
 PARTITIONS_PER_SLOT: Final = 100
 _SEARCH_AGAIN_MS: Final = 1000
+_USED_AGAIN_MS: Final = 1000
 _LAST_EPOCH: Final = (1 << 31) - 1
 _LAST_ID: Final = (1 << 31) - 1
 _UNKNOWN: Final = -1
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the session epoch of the next fetch; 1 follows the last one."""
-    return 1 if epoch == _LAST_EPOCH else epoch + 1
+    """Return the session epoch of the next fetch."""
+    return epoch + 1 if epoch != _LAST_EPOCH else FIRST_EPOCH
 
 
 class SessionPartition:
@@ -79,8 +81,7 @@ class SessionPartition:
 
     def note_answered(self, result: FetchResult) -> None:
         """Note what the client is told; after an error it is told everything again."""
-        is_error = result.error is not NO_ERROR
-        self.high_watermark = _UNKNOWN if is_error else result.high_watermark
+        self.high_watermark = result.high_watermark if result.error is NO_ERROR else _UNKNOWN
         self.log_start = result.log_start_offset
 
     def is_read(self, result: FetchResult) -> bool:
@@ -102,6 +103,7 @@ class FetchSession:
         "created_ms",
         "epoch",
         "is_open",
+        "is_privileged",
         "last_used_ms",
         "marked",
         "partitions",
@@ -114,8 +116,10 @@ class FetchSession:
 
     def __init__(self, replica_id: int, principal: Principal = ANONYMOUS) -> None:
         self.session_id = NO_SESSION
-        self.epoch = next_epoch(INITIAL_EPOCH)
+        self.epoch = FIRST_EPOCH
         self.replica_id = replica_id
+        # Followers' sessions.
+        self.is_privileged = replica_id >= 0
         self.principal = principal
         self.created_ms = self.last_used_ms = 0
         self.cached_size = 0
@@ -126,11 +130,6 @@ class FetchSession:
         self.marked: dict[SessionPartition, None] = {}
         self.clock = SessionClock()
         self.watch: Watch[TopicPartition] | None = None
-
-    @property
-    def is_privileged(self) -> bool:
-        """Return whether this is a follower's session."""
-        return self.replica_id >= 0
 
     def mark(self, one: SessionPartition, *, wakes: bool = False) -> None:
         """Have the next fetch look at a partition; `wakes` has one that waits do so now."""
@@ -144,9 +143,9 @@ class FetchSession:
             self.watch.resolve(True)
 
     def mark_each(self, some: Iterable[SessionPartition]) -> None:
-        """Have the next fetch look at partitions again, unless they left meanwhile."""
+        """Have the next fetch look at partitions again."""
         for one in some:
-            if self.partitions.get(one.spec.key) is one:
+            if not one.is_marked:
                 self.mark(one)
 
     def take_marked(self) -> list[SessionPartition]:
@@ -154,16 +153,23 @@ class FetchSession:
 
         Whoever takes them marks those again that he does not finish.
         """
-        taken = list(self.marked)
-        self.marked.clear()
+        marked = self.marked
+        if not marked:
+            return []
+        taken = list(marked)
+        marked.clear()
         for one in taken:
             one.is_marked = False
         return taken
 
-    def begin_fetch(self) -> None:
-        """Begin the next fetch, which overtakes one that is still in progress."""
-        self.epoch = next_epoch(self.epoch)
-        self.end_wait()
+    def begin_fetch(self) -> int:
+        """Begin the next fetch, which overtakes one that is still in progress; return the epoch
+        that the session has until the fetch is overtaken itself.
+        """
+        self.epoch = epoch = next_epoch(self.epoch)
+        if self.watch is not None:
+            self.end_wait()
+        return epoch
 
     def begin_wait(self) -> Watch[TopicPartition]:
         """Return the wait of the fetch in progress, which a mark ends from now on."""
@@ -174,6 +180,7 @@ class FetchSession:
         """End the wait of a fetch that is overtaken by another, or by the end of the session."""
         if self.watch is not None:
             self.watch.resolve(False)
+            self.watch = None
 
 
 class SessionWatchers:
@@ -270,7 +277,7 @@ class FetchSessions:
             self.evictions += now - victim.last_used_ms <= MIN_EVICTION_MS
             self.close(victim)
         session.session_id = self._new_id()
-        session.created_ms = now
+        session.created_ms = session.last_used_ms = now
         self._sessions[session.session_id] = session
         self.touch(session)
         return True
@@ -315,18 +322,20 @@ class FetchSessions:
         """Note a use and the present size; return False if the session has ended, perhaps because
         it has become too large.
         """
-        size, privileged = len(session.partitions), session.is_privileged
-        grown = size - session.cached_size
-        if grown > 0 and not self._fits(grown, privileged):
+        grown = len(session.partitions) - session.cached_size
+        if grown > 0 and not self._fits(grown, session.is_privileged):
             self.close(session)
         if not session.is_open:
             return False
-        session.cached_size = size
-        self.cached_partitions += grown
-        if not privileged:
-            self._consumers_partitions += grown
-        session.last_used_ms = self._clock_ms()
-        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        if grown:
+            session.cached_size += grown
+            self.cached_partitions += grown
+            if not session.is_privileged:
+                self._consumers_partitions += grown
+        now = self._clock_ms()
+        if now - session.last_used_ms >= _USED_AGAIN_MS:
+            session.last_used_ms = now
+            self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         return True
 
     def of_sender(
@@ -337,7 +346,11 @@ class FetchSessions:
         Kafka does not ask whose it is.
         """
         session = self._sessions.get(session_id)
-        if session is None or session.replica_id != replica_id or session.principal != principal:
+        if (
+            session is None
+            or session.replica_id != replica_id
+            or (session.principal is not principal and session.principal != principal)
+        ):
             return None
         return session
 
@@ -351,7 +364,8 @@ class FetchSessions:
             self._watchers.add(one)
         else:
             one.spec = spec
-        session.mark(one)
+        if not one.is_marked:
+            session.mark(one)
         return one
 
     def forget(self, session: FetchSession, key: TopicPartition) -> None:
@@ -365,7 +379,9 @@ class FetchSessions:
         else:
             del session.topics[key.topic]
         self._watchers.discard(one)
-        session.mark(one)  # from now on no fetch of the session is one of the partition
+        # From now on no fetch of the session is one of the partition. It stays marked, without
+        # being looked at, so that nobody marks it again who had it in hand.
+        session.mark(one)
         del session.marked[one]
 
     def close(self, session: FetchSession) -> None:

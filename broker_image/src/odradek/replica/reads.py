@@ -22,7 +22,7 @@ Readers at or near the log end need no verification.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -170,7 +170,7 @@ class FetchReader:
         self,
         session: FetchSession,
         limits: FetchLimits,
-        refused: Mapping[TopicPartition, ErrorCode],
+        refused: dict[TopicPartition, ErrorCode] | None = None,
         connection_id: int = NO_CONNECTION,
         next_request: NextRequest | None = None,
     ) -> tuple[list[SessionPartition], list[FetchResult]]:
@@ -179,19 +179,15 @@ class FetchReader:
         The caller calls `settle_fetch`, or marks each of them again. `refused` are the partitions
         that the client may not read now, which are marked.
         """
-        deadline_ms = self._clock_ms() + limits.max_wait_ms
-        errors = dict(refused)
+        now = self._clock_ms()
+        deadline_ms = now + limits.max_wait_ms
+        errors = {} if refused is None else refused
         if session.is_privileged:
-            # The fetch is one of every partition of the session. Those that are not marked are
-            # where they were, and the clock is all that there is to record of them.
-            session.clock.tick(self._clock_ms())
-            for few in slices.cut([one.spec for one in session.marked], PARTITIONS_AT_ONCE):
-                new, proof_wanted = self._record_follower(few, session.replica_id, connection_id)
-                errors |= new
-                if proof_wanted:
-                    deadline_ms = 0
-                if len(few) == PARTITIONS_AT_ONCE:
-                    await slices.pause()
+            session.clock.tick(now)
+            recorded, proof_wanted = await self._record_session(session, connection_id)
+            errors |= recorded
+            if proof_wanted:
+                deadline_ms = 0
         looked: list[SessionPartition] = []
         try:
             while True:
@@ -205,27 +201,48 @@ class FetchReader:
                 else:
                     found = _Found([], [])
                     self._plan(specs, session.replica_id, limits, errors, found)
+                if found.settled or found.size >= limits.min_bytes:
+                    break
                 left_ms = deadline_ms - self._clock_ms()
-                if found.settled or found.size >= limits.min_bytes or left_ms <= 0:
+                if left_ms <= 0:
                     break
                 release(found.results)
                 if watch is None:
                     watch = session.begin_wait()
                 for one, result in zip(looked, found.results, strict=True):
                     if one.is_news(result):
-                        session.mark_each((one,))
+                        session.mark(one)
                     else:
                         self._settle(one, result)
                 looked = []
                 if not await watch.woken(left_ms, next_request):
                     deadline_ms = 0
-            results = await self._verified(found)
+            if looked:
+                await self._verified(found)
         except BaseException:
             session.mark_each(looked)
             raise
         if session.is_privileged:
-            self._record_traffic(results)
-        return looked, results
+            self._record_traffic(found.results)
+        return looked, found.results
+
+    async def _record_session(
+        self, session: FetchSession, connection_id: int
+    ) -> tuple[dict[TopicPartition, ErrorCode], bool]:
+        """As `_record_follower`, for a fetch of a session, which is one of all its partitions.
+
+        Those that are not marked are where they were: the clock is all that there is to record.
+        """
+        refused: dict[TopicPartition, ErrorCode] = {}
+        proof_wanted = False
+        specs = [one.spec for one in session.marked]
+        for few in slices.cut(specs, PARTITIONS_AT_ONCE):
+            refused_here, wanted = self._record_follower(few, session.replica_id, connection_id)
+            refused |= refused_here
+            proof_wanted = proof_wanted or wanted
+            if len(few) == PARTITIONS_AT_ONCE:
+                await slices.pause()
+        return refused, proof_wanted
 
     def settle_fetch(
         self, looked: Sequence[SessionPartition], results: Sequence[FetchResult]
@@ -235,15 +252,16 @@ class FetchReader:
         Partitions with records come last in the next fetch: no partition starves where an answer
         has no room for all.
         """
-        served: list[tuple[SessionPartition, FetchResult]] = []
+        served: list[SessionPartition] = []
         for one, result in zip(looked, results, strict=True):
             one.note_answered(result)
-            if result.region is None:
-                self._settle(one, result)
+            if result.region is not None:
+                served.append(one)
             else:
-                served.append((one, result))
-        for one, result in served:
-            self._settle(one, result)
+                self._settle(one, result)
+        for one in served:
+            if not one.is_marked:
+                one.session.mark(one)
 
     def _settle(self, one: SessionPartition, result: FetchResult) -> None:
         """Mark a partition again unless there is nothing to say of it before its next change."""
@@ -258,7 +276,7 @@ class FetchReader:
                 one.progress = partition.enter_session(session.replica_id, session.clock)
                 if one.progress is not None:
                     return
-        session.mark_each((one,))
+        session.mark(one)
 
     async def _plan_in_slices(
         self,
@@ -331,14 +349,17 @@ class FetchReader:
             except BaseException:
                 release(found.results)
                 raise
-        for few in slices.cut(found.results, slices.KEYS_AT_ONCE):
-            self.damaged += sum(one.error is ErrorCode.CORRUPT_MESSAGE for one in few)
-            if len(few) == slices.KEYS_AT_ONCE:
+        results = found.results
+        for start in range(0, len(results), slices.KEYS_AT_ONCE):
+            if start:
                 try:
                     await slices.pause()
                 except BaseException:
-                    release(found.results)
+                    release(results)
                     raise
+            for one in results[start : start + slices.KEYS_AT_ONCE]:
+                if one.error is ErrorCode.CORRUPT_MESSAGE:
+                    self.damaged += 1
         return found.results
 
     def _plan(
@@ -346,12 +367,12 @@ class FetchReader:
         specs: Sequence[FetchSpec],
         replica_id: int,
         limits: FetchLimits,
-        refused: Mapping[TopicPartition, ErrorCode],
+        refused: dict[TopicPartition, ErrorCode],
         found: _Found,
     ) -> None:
         """Add one result per spec to what was found."""
         for spec in specs:
-            error = refused.get(spec.key)
+            error = refused.get(spec.key) if refused else None
             if error is not None:
                 result = FetchResult(spec.key, error)
             else:
