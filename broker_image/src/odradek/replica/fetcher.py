@@ -5,6 +5,11 @@ A partition first finds out where its log diverges from the leader's and truncat
 Batches are appended unchanged: the leader has checked them and assigned the offsets. The requests
 are in `leader_requests`.
 
+Where the leader has a session (`leader_session`), a round looks only at partitions that are due:
+those that are new, that the last answer named, that wait for no delay any more or for their log
+start to be durable, and those that a throttle may hold back because they are behind. All others are
+fetched where they were, without being named.
+
 An error of one partition delays that partition only; a broken connection delays the whole source.
 After an unexpected exception, the partition is left out of the fetch, for longer each time, where
 Kafka marks it as failed; one that concerns no single partition starts the fetcher anew. A partition
@@ -29,6 +34,7 @@ from odradek.protocol.messages.fetch import FetchPartition
 from odradek.quarantine import Quarantines, Work
 from odradek.replica import leader_requests, truncation
 from odradek.replica.hosted import HostedPartitions
+from odradek.replica.leader_session import LeaderSession, SessionRequest
 from odradek.replica.partition import Partition
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.truncation import EpochEnd
@@ -104,7 +110,13 @@ class SourceFetcher:
         self._clock_ms = clock_ms
         self._quarantines = quarantines
         self._truncation_failed = truncation_failed
+        # Each partition is due, delayed, or fetched by the session without being named.
         self._following: dict[TopicPartition, _Following] = {}
+        self._due: dict[TopicPartition, _Following] = {}
+        self._delayed: dict[TopicPartition, _Following] = {}
+        self._session = LeaderSession()
+        # Of each partition in the last request or in the session: at which offset it is fetched.
+        self._asked: dict[TopicPartition, tuple[_Following, int]] = {}
         self._changed = asyncio.Event()
         self._ended = False
         self._client: PeerClient | None = None
@@ -118,14 +130,25 @@ class SourceFetcher:
 
     def add(self, partition: Partition) -> None:
         """Copy a partition, under its present leader epoch."""
-        self._following[partition.key] = _Following(partition, partition.leader_epoch)
+        key = partition.key
+        self.remove(key)
+        self._following[key] = self._due[key] = _Following(partition, partition.leader_epoch)
         self._changed.set()
 
     def remove(self, key: TopicPartition) -> None:
         """Stop copying a partition. A pending answer for it is dropped."""
         one = self._following.pop(key, None)
+        self._due.pop(key, None)
+        self._delayed.pop(key, None)
+        self._session.leave(key)
         if one is not None and one.failed:
             self._quarantines.release(Work.COPYING, key)
+
+    def look_at(self, key: TopicPartition) -> None:
+        """Have the next round look at a partition: its log is another one, for instance."""
+        one = self._following.get(key)
+        if one is not None:
+            self._put_back(one)
 
     @property
     def name(self) -> str:
@@ -139,10 +162,11 @@ class SourceFetcher:
 
     async def run(self) -> None:
         """Copy until `end` or cancelled. After an unexpected exception it may be called again."""
+        self._session.end()
         try:
             while not self._ended:
                 ready = self._ready()
-                if not ready:
+                if not ready and not self._session.fetches_unnamed:
                     await self._rest()
                     continue
                 try:
@@ -152,7 +176,7 @@ class SourceFetcher:
                         "failed to fetch from broker %d: %s; retrying", self.source, failure
                     )
                     await self._drop_client()
-                    self._delay(ready)
+                    self._delay(one for one in self._following.values() if not self._waits(one))
                 else:
                     self._quarantines.release(Work.SOURCE, self.name)
         finally:
@@ -169,25 +193,54 @@ class SourceFetcher:
         truncating = [one for one in ready if one.truncating]
         if truncating:
             await self._truncate(client, truncating)
+            for one in truncating:
+                if one.truncating:
+                    self._put_back(one)
         fetching = [
             one
             for one in ready
             if not one.truncating and self._is_current(one) and not self._is_held_back(one)
         ]
         flushed = await self._flush_where_owed(fetching)
-        if flushed:
+        if flushed or self._session.fetches_unnamed:
             await self._fetch(client, flushed)
 
     def _ready(self) -> list[_Following]:
+        """Return the partitions to look at in a round: without a session, all but the delayed."""
         now = self._clock_ms()
-        return [one for one in self._following.values() if one.not_before_ms <= now]
+        for one in [one for one in self._delayed.values() if one.not_before_ms <= now]:
+            del self._delayed[one.partition.key]
+            self._due[one.partition.key] = one
+        if self._session.is_open:
+            ready = list(self._due.values())
+        else:
+            ready = [one for one in self._following.values() if not self._waits(one)]
+        self._due.clear()
+        return ready
+
+    def _waits(self, one: _Following) -> bool:
+        return one.partition.key in self._delayed
+
+    def _put_back(self, one: _Following) -> None:
+        """Have the next round look at a partition, unless it is delayed or somebody else's."""
+        if self._is_current(one) and not self._waits(one):
+            self._due[one.partition.key] = one
+
+    def _postpone(self, one: _Following, until_ms: int) -> None:
+        """Fetch a partition no more until then."""
+        one.not_before_ms = until_ms
+        if self._is_current(one):
+            key = one.partition.key
+            self._due.pop(key, None)
+            self._delayed[key] = one
+            self._session.leave(key)
 
     async def _rest(self) -> None:
         """Wait for a new partition, or for the first delay to end."""
         self._changed.clear()
         pause_s = _IDLE_S
-        if self._following:
-            first = min(one.not_before_ms for one in self._following.values())
+        if self._delayed:
+            first = min(one.not_before_ms for one in self._delayed.values())
             pause_s = max(0.001, (first - self._clock_ms()) / 1000)
         try:
             async with asyncio.timeout(pause_s):
@@ -197,8 +250,8 @@ class SourceFetcher:
 
     def _delay(self, some: Iterable[_Following]) -> None:
         until = self._clock_ms() + self._config.replica_fetch_backoff_ms
-        for one in some:
-            one.not_before_ms = until
+        for one in list(some):
+            self._postpone(one, until)
 
     def _leave_out(self, one: _Following, error: Exception) -> None:
         """Quarantine one partition after an unexpected exception; the others go on."""
@@ -208,25 +261,26 @@ class SourceFetcher:
             return
         one.failed = True
         pause_s = self._quarantines.put(Work.COPYING, key, error, "left out, retrying")
-        one.not_before_ms = self._clock_ms() + int(pause_s * 1000)
+        self._postpone(one, self._clock_ms() + int(pause_s * 1000))
 
     def _retry_soon(self, one: _Following) -> None:
         """Double the pause before the next attempt, up to the pause after other errors."""
         pause_ms = min(one.retry_ms, self._config.replica_fetch_backoff_ms)
-        one.not_before_ms = self._clock_ms() + pause_ms
+        self._postpone(one, self._clock_ms() + pause_ms)
         one.retry_ms = 2 * pause_ms
 
     def _is_held_back(self, one: _Following) -> bool:
         """Return whether copying the partition is throttled now (KIP-73); if so, retry soon."""
         if one.caught_up or not self._quota.holds_back(one.partition.key):
             return False
-        one.not_before_ms = self._clock_ms() + HELD_BACK_MS
+        self._postpone(one, self._clock_ms() + HELD_BACK_MS)
         return True
 
     def _is_current(self, one: _Following) -> bool:
         return self._following.get(one.partition.key) is one
 
     async def _drop_client(self) -> None:
+        self._session.end()
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -312,32 +366,62 @@ class SourceFetcher:
     # --- copying ------------------------------------------------------------------------------
 
     async def _fetch(self, client: PeerClient, some: list[_Following]) -> None:
-        wanted: list[tuple[str, FetchPartition]] = []
-        asked: dict[TopicPartition, tuple[_Following, int]] = {}
+        wanted: dict[TopicPartition, FetchPartition] = {}
+        fetching: list[_Following] = []
         for one in some:
             key = one.partition.key
+            if not self._is_current(one) or self._waits(one):
+                continue  # a session must not have what nobody copies
             try:
-                offset = one.partition.log.log_end_offset
-                fetched = FetchPartition(
+                wanted[key] = FetchPartition(
                     partition=key.partition,
                     current_leader_epoch=one.leader_epoch,
-                    fetch_offset=offset,
+                    fetch_offset=one.partition.log.log_end_offset,
                     log_start_offset=one.partition.log.durable_log_start,
                     partition_max_bytes=self._config.replica_fetch_max_bytes,
                 )
             except Exception as error:
                 self._leave_out(one, error)
                 continue
-            asked[key] = (one, offset)
-            wanted.append((key.topic, fetched))
-        if not asked:
+            fetching.append(one)
+        if not self._session.is_open:
+            self._asked = {}
+        for one in fetching:
+            key = one.partition.key
+            self._asked[key] = one, wanted[key].fetch_offset
+        request = self._session.request(wanted)
+        for key in request.forgotten:
+            self._asked.pop(key, None)
+        if not self._asked:
+            self._session.end()
             return
         response = await client.call(
-            leader_requests.fetch(self._config, wanted),
+            leader_requests.fetch(self._config, request),
             leader_requests.FETCH_VERSION,
             self._config.replica_socket_timeout_ms,
         )
-        await self._take_answers(client, asked, response)
+        if response.error_code != ErrorCode.NONE:
+            self._session_refused(request, response.error_code)
+            return
+        self._session.answered(response.session_id)
+        await self._take_answers(client, self._asked, response)
+        for one in fetching:
+            log = one.partition.log
+            if not one.caught_up or log.durable_log_start < log.log_start_offset:
+                self._put_back(one)
+
+    def _session_refused(self, request: SessionRequest, code: int) -> None:
+        """Fetch all partitions next: the leader restarted, or needed the room for others."""
+        logger.info(
+            "broker %d refused fetch session %d: %s; fetching all partitions",
+            self.source,
+            request.session_id,
+            name_of(code),
+        )
+        was_full = not self._session.is_open
+        self._session.end()
+        if was_full:
+            self._delay(one for one in self._following.values() if not self._waits(one))
 
     async def _take_answers(
         self,
@@ -354,6 +438,7 @@ class SourceFetcher:
                 if known is None or not self._is_current(known[0]):
                     continue
                 one, offset = known
+                self._put_back(one)
                 try:
                     log = one.partition.log
                     if offset != log.log_end_offset:

@@ -87,3 +87,8 @@ class FetcherPool:
         """Stop copying the partition."""
         for fetcher in self._fetchers.values():
             fetcher.remove(key)
+
+    def look_at(self, key: TopicPartition) -> None:
+        """Have the fetcher of a partition look at it: its log is another one, for instance."""
+        for fetcher in self._fetchers.values():
+            fetcher.look_at(key)

@@ -8,6 +8,8 @@ same changes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from odradek.protocol.errors import NO_ERROR, ErrorCode
 from odradek.replica.fetch_sessions import SessionWatchers
 from odradek.replica.metadata import MetadataCache
@@ -23,6 +25,8 @@ class HostedPartitions:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.metadata = metadata
         self.sessions = SessionWatchers()
+        # Told of each change that wakes everybody.
+        self.on_change: Callable[[TopicPartition], None] = lambda key: None
         self.for_log_end: Purgatory[TopicPartition] = Purgatory()
         self.for_high_watermark: Purgatory[TopicPartition] = Purgatory()
         self.for_acknowledgement: Purgatory[TopicPartition] = Purgatory()
@@ -61,6 +65,7 @@ class HostedPartitions:
         self.wake_high_watermark(key)
         self.for_low_watermark.wake(key)
         self.sessions.changed(key, wakes=True)
+        self.on_change(key)
 
     def close(self) -> None:
         """End every wait."""

@@ -1,15 +1,15 @@
 """The requests of a follower to its leader.
 
 Fetch v10, OffsetForLeaderEpoch v2 and ListOffsets v4, as between Kafka brokers with
-inter.broker.protocol.version 2.1, without fetch sessions.
+inter.broker.protocol.version 2.1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.messages.fetch import FetchRequest, FetchTopic, ForgottenTopic
 from odradek.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -22,6 +22,7 @@ from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
+    from odradek.replica.leader_session import SessionRequest
 
 FETCH_VERSION = 10
 OFFSET_FOR_LEADER_EPOCH_VERSION = 2
@@ -45,18 +46,25 @@ def end_offsets(
     return OffsetForLeaderEpochRequest(replica_id=broker_id, topics=list(topics.values()))
 
 
-def fetch(config: BrokerConfig, wanted: Iterable[tuple[str, FetchPartition]]) -> FetchRequest:
-    """Return a Fetch of partitions, given with their topics, in this order."""
+def fetch(config: BrokerConfig, session: SessionRequest) -> FetchRequest:
+    """Return a Fetch of a session; its partitions are in the order in which it names them."""
     topics: dict[str, FetchTopic] = {}
-    for name, partition in wanted:
-        topic = topics.setdefault(name, FetchTopic(topic=name, partitions=[]))
+    for key, partition in session.named:
+        topic = topics.setdefault(key.topic, FetchTopic(topic=key.topic, partitions=[]))
         topic.partitions.append(partition)
+    forgotten: dict[str, ForgottenTopic] = {}
+    for key in session.forgotten:
+        left = forgotten.setdefault(key.topic, ForgottenTopic(topic=key.topic, partitions=[]))
+        left.partitions.append(key.partition)
     return FetchRequest(
         replica_id=config.broker_id,
         max_wait_ms=config.replica_fetch_wait_max_ms,
         min_bytes=config.replica_fetch_min_bytes,
         max_bytes=config.replica_fetch_response_max_bytes,
+        session_id=session.session_id,
+        session_epoch=session.epoch,
         topics=list(topics.values()),
+        forgotten_topics_data=list(forgotten.values()),
     )
 
 

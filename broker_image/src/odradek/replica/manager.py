@@ -167,6 +167,7 @@ class ReplicaManager:
             self.quarantines,
         )
         self.resize_fetchers = self._fetchers.resize
+        self._hosted.on_change = self._fetchers.look_at
         self._roles = RoleChanges(
             roles_lock,
             config,
