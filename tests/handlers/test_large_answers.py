@@ -47,6 +47,7 @@ from odradek.protocol.messages.metadata import (
 from odradek.protocol.messages.produce import (
     ProduceResponse,
 )
+from odradek.replica import reads
 from odradek.values import TopicPartition
 from tests.handlers.large_requests import (
     COMMITS,
@@ -280,3 +281,35 @@ async def test_the_error_of_a_group_is_the_answer_though_nobody_leaves(wide: Bro
         LeaveGroupResponse, 4, await ask(elsewhere, LeaveGroupRequest(group_id="g"), 4)
     )
     assert (answer.error_code, answer.members) == (ErrorCode.NOT_COORDINATOR, [])
+
+
+async def test_the_long_answer_to_a_short_fetch_of_a_session_is_made_in_slices(
+    wide: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a change of all roles: the request names nothing, and each partition has news."""
+    many = reads.PARTITIONS_AT_ONCE + 1
+    named = [
+        FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1)
+        for index in range(many)
+    ]
+
+    async def fetched(session_id: int, epoch: int, topics: list[FetchTopic]) -> FetchResponse:
+        request = FetchRequest(
+            replica_id=-1,
+            max_wait_ms=0,
+            min_bytes=1,
+            session_id=session_id,
+            session_epoch=epoch,
+            topics=topics,
+        )
+        answer, _ = codec.decode(FetchResponse, 11, await ask(wide, request, 11))
+        return answer
+
+    first = await fetched(0, 0, [FetchTopic(topic=TOPIC, partitions=named)])
+    monkeypatch.delattr("odradek.protocol.headers.encode_response")
+    second = await fetched(first.session_id, 1, [])
+    [topic] = second.responses
+    assert len(topic.partition_responses) == many
+    assert {one.error_code for one in topic.partition_responses} == {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER
+    }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pytest
 
+from odradek import slices
 from odradek.replica.fetch_sessions import (
     MIN_EVICTION_MS,
     PARTITIONS_PER_SLOT,
@@ -124,3 +126,20 @@ def test_ids_are_positive_and_different_and_epochs_go_round() -> None:
     assert [session.epoch, session.begin_fetch(), session.epoch] == [1, 2, 2]
     session.epoch = (1 << 31) - 1
     assert session.begin_fetch() == 1
+
+
+async def test_a_large_session_ends_at_once_and_is_emptied_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slices, "KEYS_AT_ONCE", 1)
+    monkeypatch.setattr(slices, "STEPS_PER_SLICE", 1)
+    cache = Cache()
+    session = cache.begun(3)
+    cache.sessions.close(session)
+    assert not session.is_open
+    assert (len(cache.sessions), cache.sessions.cached_partitions) == (0, 0)
+    assert len(session.partitions) == 3
+    async with asyncio.timeout(60):
+        while session.partitions:
+            await asyncio.sleep(0)
+    assert not session.marked

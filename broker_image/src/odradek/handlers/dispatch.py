@@ -57,6 +57,7 @@ from odradek.protocol.messages.control import UpdateMetadataResponse
 from odradek.protocol.messages.fetch import FetchResponse
 from odradek.protocol.regions import Part
 from odradek.quotas.request_quota import CpuMeter, RequestQuota
+from odradek.replica.fetch_sessions import NO_SESSION
 from odradek.security.acls import CLUSTER_NAME, AclOperation, ResourceType
 
 logger = logging.getLogger(__name__)
@@ -375,7 +376,11 @@ class Dispatcher:
             if isinstance(answer, bytes):
                 start = headers.encode_response_header(served.api, version, correlation_id)
                 return [start + answer]
-            if not is_large and version >= _answers_briefly_from(header.api_key):
+            if (
+                not is_large
+                and version >= _answers_briefly_from(header.api_key)
+                and not _is_long_of_session(answer)
+            ):
                 return headers.encode_response(served.api, version, correlation_id, answer)
             # Small requests may have large answers.
             try:
@@ -427,6 +432,14 @@ class Dispatcher:
             CLUSTER_NAME,
             log=False,
         )
+
+
+def _is_long_of_session(answer: object) -> bool:
+    return (
+        answer.__class__ is FetchResponse
+        and answer.session_id != NO_SESSION
+        and fetch_answers.is_long(answer)
+    )
 
 
 def _throttled(

@@ -22,6 +22,7 @@ from odradek.protocol.messages.fetch import (
 from odradek.protocol.primitives import LENGTH32
 from odradek.protocol.regions import Records, close_all, part_length
 from odradek.quotas.request_quota import RequestQuota
+from odradek.replica import reads
 from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
 from odradek.values import TopicPartition
 
@@ -120,6 +121,12 @@ def discard(answer: FetchResponse) -> None:
     """Let go of the files of an answer that is never sent."""
     for topic in answer.responses:
         close_all(part.record_set for part in topic.partition_responses if part.record_set)
+
+
+def is_long(answer: FetchResponse) -> bool:
+    """Return whether an answer is encoded in slices, however short its request was."""
+    parts = sum([len(topic.partition_responses) for topic in answer.responses])
+    return parts > reads.PARTITIONS_AT_ONCE
 
 
 def bytes_out_of(broker: Broker, request: FetchRequest) -> Callable[[str, int], None]:

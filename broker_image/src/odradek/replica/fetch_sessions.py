@@ -20,10 +20,11 @@ without, as the protocol allows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from odradek import slices
 from odradek.protocol.errors import NO_ERROR
 from odradek.replica import isr as rules
 from odradek.replica.isr import SessionClock
@@ -385,7 +386,10 @@ class FetchSessions:
         del session.marked[one]
 
     def close(self, session: FetchSession) -> None:
-        """End a session: what it has is marked no more, and its next fetch gets error 70."""
+        """End a session: its next fetch gets error 70, and what it has is marked no more.
+
+        A large one is emptied in slices. No fetch follows, so its clock says the same until then.
+        """
         if not session.is_open:
             return
         session.is_open = False
@@ -394,9 +398,21 @@ class FetchSessions:
             self.cached_partitions -= session.cached_size
             if not session.is_privileged:
                 self._consumers_partitions -= session.cached_size
-        for key in list(session.partitions):
-            self.forget(session, key)
         session.end_wait()
+        keys = list(session.partitions)
+        if len(keys) > slices.KEYS_AT_ONCE:
+            slices.run_in_background(self._emptied(session, keys))
+        else:
+            for key in keys:
+                self.forget(session, key)
+
+    def _emptied(
+        self, session: FetchSession, keys: Iterable[TopicPartition]
+    ) -> Generator[None, None, None]:
+        for few in slices.cut(keys, slices.STEPS_PER_SLICE):
+            for key in few:
+                self.forget(session, key)
+            yield
 
     def end(self) -> None:
         """End every wait, and begin no session any more: the broker stops."""
