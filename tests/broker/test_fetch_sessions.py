@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -18,8 +20,9 @@ from odradek.protocol.messages.fetch import (
     ForgottenTopic,
 )
 from odradek.protocol.regions import part_length
-from tests.support.broker import STEADY, Broker, Cluster
-from tests.support.clients import QUIET, create_topic, produce_all
+from tests.support.broker import STEADY, Broker, Cluster, wait_until
+from tests.support.clients import QUIET, consume_all, create_topic, produce_all
+from tests.support.ports import free_port
 
 TOPIC = "quiet"
 PARTITIONS = 3
@@ -124,3 +127,58 @@ async def test_a_topic_made_anew_within_a_session_is_another(cluster: Cluster) -
     records = found[0].record_set
     assert isinstance(records, bytes | memoryview)
     assert b"present" in bytes(records)
+
+
+class WithMetrics(Broker):
+    """A broker that shows its metrics."""
+
+    def __init__(
+        self, directory: Path, broker_id: int, connect: str, settings: Mapping[str, str]
+    ) -> None:
+        self.metrics_port = free_port()
+        with_metrics = {**settings, "odradek.metrics.port": str(self.metrics_port)}
+        super().__init__(directory, broker_id, connect, with_metrics)
+
+    def metric(self, name: str) -> float:
+        """Return the value of a series without labels."""
+        url = f"http://127.0.0.1:{self.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            text: str = answer.read().decode()
+        return next(
+            float(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} ")
+        )
+
+
+def test_followers_have_sessions_and_begin_new_ones_when_their_leader_comes_back(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, brokers=3, settings=STEADY, kind=WithMetrics) as cluster:
+        create_topic(cluster.bootstrap, "replicated", 6, 3)
+        brokers = list(cluster.brokers.values())
+
+        def cached(broker: Broker) -> tuple[float, float]:
+            assert isinstance(broker, WithMetrics)
+            return (
+                broker.metric("odradek_incremental_fetch_sessions"),
+                broker.metric("odradek_incremental_fetch_partitions_cached"),
+            )
+
+        def in_session() -> bool:
+            """Two followers, each of all partitions that a broker leads."""
+            return [cached(one) for one in brokers] == [(2.0, 4.0)] * 3
+
+        wait_until(in_session, "each broker has a session of each follower")
+        values = [b"%d" % number for number in range(60)]
+        produce_all(cluster.bootstrap, "replicated", values, 6)
+        cluster.crash(1)
+        produce_all(cluster.bootstrap, "replicated", values, 6)
+        brokers[0].start()
+        assert sorted(consume_all(cluster.bootstrap, "replicated", 6, 120)) == sorted(2 * values)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+
+        def in_sync() -> bool:
+            found = admin.list_topics("replicated", timeout=60).topics["replicated"].partitions
+            return all(len(one.isrs) == 3 for one in found.values())
+
+        wait_until(in_sync, "the followers of all partitions are in sync again")
+        assert sum(cached(one)[1] for one in brokers) >= 12

@@ -274,8 +274,7 @@ class FetchSessions:
             victim = self._victim(size, privileged)
             if victim is None:
                 return False
-            # As in Kafka, a session that was idle for long does not count as evicted.
-            self.evictions += now - victim.last_used_ms <= MIN_EVICTION_MS
+            self.evictions += 1
             self.close(victim)
         session.session_id = self._new_id()
         session.created_ms = session.last_used_ms = now
