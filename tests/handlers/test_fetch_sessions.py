@@ -291,6 +291,19 @@ async def test_a_revoked_right_shows_in_the_next_fetch_and_a_granted_one_too(
     denied.clear()
     assert (await client.fetch())[KEY].record_set
     denied.add(OTHER.topic)
+    await client.fetch((KEY, 1))
+    task = asyncio.create_task(client.fetch(wait_ms=LONG_MS))
+    await until_waiting(client, task)
+    await produce(replicas, OTHER)
+    await produce(replicas)
+    async with asyncio.timeout(60):
+        found = await task
+    assert found[KEY].record_set
+    assert found[OTHER].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert not found[OTHER].record_set
+    denied.add(KEY.topic)
+    assert set(await client.fetch(wait_ms=LONG_MS)) == {KEY, OTHER}, "there is nothing to wait for"
+    denied.discard(KEY.topic)
     fresh = SessionClient(ruled)
     assert (await fresh.fetch((KEY, 0), (OTHER, 0)))[OTHER].error_code
     assert fresh.session_id == 0, "what is refused is not in a session"

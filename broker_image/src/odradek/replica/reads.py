@@ -177,24 +177,30 @@ class FetchReader:
         """Return the partitions of a session that were looked at, and the result of each.
 
         The caller calls `settle_fetch`, or marks each of them again. `refused` are the partitions
-        that the client may not read now, which are marked.
+        that the client may not read now, which are marked. As in Kafka, the wait for the others
+        does not end because of them.
         """
         now = self._clock_ms()
         deadline_ms = now + limits.max_wait_ms
-        errors = {} if refused is None else refused
+        errors: dict[TopicPartition, ErrorCode] = {}
         if session.is_privileged:
             session.clock.tick(now)
-            recorded, proof_wanted = await self._record_session(session, connection_id)
-            errors |= recorded
+            errors, proof_wanted = await self._record_session(session, connection_id)
             if proof_wanted:
                 deadline_ms = 0
+        if refused and len(refused) == len(session.partitions):
+            deadline_ms = 0
         looked: list[SessionPartition] = []
+        withheld: dict[SessionPartition, None] = {}
         try:
             while True:
                 is_large = len(session.marked) > PARTITIONS_AT_ONCE
                 # What is marked while others run between the slices ends the wait, too.
                 watch = session.begin_wait() if is_large else None
                 looked = session.take_marked()
+                if refused:
+                    withheld |= {one: None for one in looked if one.spec.key in refused}
+                    looked = [one for one in looked if one not in withheld]
                 specs = [one.spec for one in looked]
                 if is_large:
                     found = await self._plan_in_slices(specs, session.replica_id, limits, errors)
@@ -220,10 +226,13 @@ class FetchReader:
             if looked:
                 await self._verified(found)
         except BaseException:
-            session.mark_each(looked)
+            session.mark_each([*looked, *withheld])
             raise
         if session.is_privileged:
             self._record_traffic(found.results)
+        if refused:
+            looked += withheld
+            found.results += [FetchResult(one.spec.key, refused[one.spec.key]) for one in withheld]
         return looked, found.results
 
     async def _record_session(
