@@ -35,6 +35,7 @@ class FormerLife:
             simulation.brokers[leader % 3 + 1],
         )
         self._left = nth
+        self._fetched = -1
 
     def _isr(self) -> tuple[int, ...]:
         state = self.simulation.checks.states.get(self.key)
@@ -46,10 +47,12 @@ class FormerLife:
     def _holds(self, source: str, target: str, request: Any) -> bool:
         if not isinstance(request, FetchRequest) or source != self.follower.name:
             return False
-        if target == self.leader.name and (
-            request.topics[0].partitions[0].fetch_offset >= self._committed()
-        ):
-            self._left -= 1
+        if target == self.leader.name:
+            # A fetch of a session does not name what it fetches where the last one did.
+            for topic in request.topics:
+                self._fetched = topic.partitions[0].fetch_offset
+            if self._fetched >= self._committed():
+                self._left -= 1
         return self._left <= 0
 
     def _committed(self) -> int:
