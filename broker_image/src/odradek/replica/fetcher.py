@@ -370,7 +370,7 @@ class SourceFetcher:
         fetching: list[_Following] = []
         for one in some:
             key = one.partition.key
-            if not self._is_current(one) or self._waits(one):
+            if not self._is_current(one):
                 continue  # a session must not have what nobody copies
             try:
                 wanted[key] = FetchPartition(
