@@ -208,32 +208,29 @@ def test_driver_that_fails_or_vanishes_is_started_again_and_a_change_replaces_it
     text = place.kubectl.get("configmap", "counts-job")["data"]["job.json"]
     assert '"bootstrap": "127.0.0.1:9092"' in text
 
-    ended = {
-        "state": {"terminated": {"exitCode": 1, "reason": "Error", "message": "no such table"}}
-    }
-    container = {"name": "driver", "image": "i", "imageID": "i", "ready": False, "restartCount": 0}
-    place.kubectl(
-        "patch",
-        "pod",
-        "counts-driver",
-        "--subresource=status",
-        "--type=merge",
-        "--patch",
-        json.dumps({"status": {"phase": "Failed", "containerStatuses": [{**container, **ended}]}}),
-    )
+    def become(phase: str, state: dict[str, object]) -> None:
+        container = {"name": "driver", "image": "i", "imageID": "i", "ready": False}
+        status = {"phase": phase, "containerStatuses": [{**container, "restartCount": 0, **state}]}
+        merge = ("--subresource=status", "--type=merge", "--patch", json.dumps({"status": status}))
+        place.kubectl("patch", "pod", "counts-driver", *merge)
+
+    ended = {"exitCode": 1, "reason": "Error", "message": "no such table"}
+    become("Failed", {"state": {"terminated": ended}})
     second = restarted(first)
 
-    def counted(application: int, infrastructure: int) -> bool:
+    def counted(phase: str, application: int, infrastructure: int) -> bool:
         found = place.kubectl.get("consumergroup", "counts")["status"]["job"]
         wanted = {"application": application, "infrastructure": infrastructure}
-        # A driver that goes before its start is noted was not lost.
-        assert (found["phase"], found["restarts"]) == ("Pending", wanted), found
+        assert (found["phase"], found["restarts"]) == (phase, wanted), found
         return True
 
-    eventually(lambda: counted(1, 0), "one application restart", pause_s=0.5)
+    eventually(lambda: counted("Pending", 1, 0), "one application restart", pause_s=0.5)
+    # A driver that goes before the operator has seen it was not lost.
+    become("Running", {"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}})
+    eventually(lambda: counted("Starting", 1, 0), "it is seen", pause_s=0.5)
     place.kubectl("delete", "pod", "counts-driver", "--grace-period=0", "--force")
     third = restarted(second)
-    eventually(lambda: counted(1, 1), "one restart for a lost pod", pause_s=0.5)
+    eventually(lambda: counted("Pending", 1, 1), "one restart for a lost pod", pause_s=0.5)
 
     place.kubectl.apply(group("counts", topics=["t"], job={**job, "sql": "select 2"}))
     fourth = restarted(third)
