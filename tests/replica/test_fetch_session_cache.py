@@ -117,6 +117,31 @@ def test_the_partitions_of_consumers_are_bounded_and_those_of_followers_are_not(
     assert cache.begin(2 * most, FOLLOWER) is not None
 
 
+def test_consumers_that_died_keep_the_room_of_none_that_come_later() -> None:
+    cache = Cache(slots=3)
+    dead = cache.begun(2 * PARTITIONS_PER_SLOT)
+    living = cache.begun(PARTITIONS_PER_SLOT)
+    assert cache.begin(1) is None
+    cache.older()
+    cache.sessions.touch(living)
+    cache.sessions.add(living, FetchSpec(TopicPartition("more", 0), 0, 1))
+    assert cache.sessions.touch(living), "it has room to grow"
+    assert not dead.is_open
+    cache.older()
+    assert cache.begin(3 * PARTITIONS_PER_SLOT) is not None
+    assert not living.is_open
+    assert cache.sessions.evictions == 2
+
+
+def test_the_former_sessions_of_a_follower_that_restarts_often_are_marked_no_more() -> None:
+    cache = Cache(slots=100)
+    for _ in range(10):
+        cache.begun(1, FOLLOWER)
+        cache.older()
+    assert len(cache.sessions) == 1
+    assert cache.sessions.cached_partitions == 1
+
+
 def test_ids_are_positive_and_different_and_epochs_go_round() -> None:
     cache = Cache(101)
     found = {cache.begun(0).session_id for _ in range(100)}

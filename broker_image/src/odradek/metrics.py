@@ -466,7 +466,7 @@ class BrokerMetrics(Collector):
         )
         yield CounterMetricFamily(
             "odradek_incremental_fetch_session_evictions",
-            "Fetch sessions that lost their slot to another",
+            "Fetch sessions that others ended: for their slot, or unused for two minutes",
             value=sessions.evictions,
         )
         yield CounterMetricFamily(

@@ -11,10 +11,11 @@ Marked partitions are looked at in the order of their marks. One that was given 
 so none starves where an answer has no room for all.
 
 `FetchSessions` is Kafka's cache (`kafka.server.FetchSessionCache`): `slots` sessions, and a new
-session may take the slot of another that was not used for two minutes, or is older than that and
-smaller. Followers' sessions go before those of consumers. Beyond Kafka's bound, the sessions of
-consumers have at most `PARTITIONS_PER_SLOT` partitions per slot in all. Who gets no session stays
-without, as the protocol allows.
+session may take the slot of another that is older than two minutes and smaller. Followers' sessions
+go before those of consumers. One that was not used for two minutes ends when another begins or
+grows. Kafka leaves it while slots are free, but clients that died would cost each append a mark,
+and room. Beyond Kafka's bound, the sessions of consumers have at most `PARTITIONS_PER_SLOT`
+partitions per slot in all. Who gets no session stays without, as the protocol allows.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ INITIAL_EPOCH: Final = 0
 """The session epoch of a full fetch that asks for a session."""
 FIRST_EPOCH: Final = 1
 MIN_EVICTION_MS: Final = 120_000
-"""The age at which a session may lose its slot to a larger one, and idle time to any."""
+"""The age at which a session may lose its slot to a larger one, and the idle time that ends it."""
 PARTITIONS_PER_SLOT: Final = 100
 _SEARCH_AGAIN_MS: Final = 1000
 _USED_AGAIN_MS: Final = 1000
@@ -260,6 +261,7 @@ class FetchSessions:
 
     def has_room(self, size: int, *, privileged: bool) -> bool:
         """Return whether a session of so many partitions would get a slot."""
+        self._close_idle()
         if self._closed or not self._fits(size, privileged):
             return False
         return len(self._sessions) < self._slots or self._victim(size, privileged) is not None
@@ -267,6 +269,7 @@ class FetchSessions:
     def insert(self, session: FetchSession) -> bool:
         """Give a session a slot and an id; return False if there is no slot left for it."""
         size, privileged = len(session.partitions), session.is_privileged
+        self._close_idle()
         if self._closed or not self._fits(size, privileged):
             return False
         now = self._clock_ms()
@@ -274,13 +277,24 @@ class FetchSessions:
             victim = self._victim(size, privileged)
             if victim is None:
                 return False
-            self.evictions += 1
-            self.close(victim)
+            self._evict(victim)
         session.session_id = self._new_id()
         session.created_ms = session.last_used_ms = now
         self._sessions[session.session_id] = session
         self.touch(session)
         return True
+
+    def _close_idle(self) -> None:
+        latest_ms = self._clock_ms() - MIN_EVICTION_MS
+        while self._sessions:
+            oldest = next(iter(self._sessions.values()))
+            if oldest.last_used_ms >= latest_ms:
+                return
+            self._evict(oldest)
+
+    def _evict(self, session: FetchSession) -> None:
+        self.evictions += 1
+        self.close(session)
 
     def _fits(self, size: int, privileged: bool) -> bool:
         most = self._slots * PARTITIONS_PER_SLOT
@@ -299,11 +313,6 @@ class FetchSessions:
         now = self._clock_ms()
         if not privileged and now - self._searched_ms < _SEARCH_AGAIN_MS:
             return None
-        oldest = next(iter(self._sessions.values()), None)
-        if oldest is None:
-            return None
-        if now - oldest.last_used_ms > MIN_EVICTION_MS:
-            return oldest
         least = min(
             (
                 one
@@ -322,20 +331,23 @@ class FetchSessions:
         """Note a use and the present size; return False if the session has ended, perhaps because
         it has become too large.
         """
-        grown = len(session.partitions) - session.cached_size
-        if grown > 0 and not self._fits(grown, session.is_privileged):
-            self.close(session)
         if not session.is_open:
             return False
+        now = self._clock_ms()
+        if now - session.last_used_ms >= _USED_AGAIN_MS:
+            session.last_used_ms = now
+            self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        grown = len(session.partitions) - session.cached_size
+        if grown > 0:
+            self._close_idle()
+            if not self._fits(grown, session.is_privileged):
+                self.close(session)
+                return False
         if grown:
             session.cached_size += grown
             self.cached_partitions += grown
             if not session.is_privileged:
                 self._consumers_partitions += grown
-        now = self._clock_ms()
-        if now - session.last_used_ms >= _USED_AGAIN_MS:
-            session.last_used_ms = now
-            self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         return True
 
     def of_sender(
