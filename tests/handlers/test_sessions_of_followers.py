@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from odradek.handlers.context import Broker
+from odradek.log.partition.epochs import EpochCache
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica import isr as rules
@@ -78,6 +79,25 @@ async def test_a_follower_that_stopped_lags_after_the_first_append_at_once(
     assert not lagging(replicas), "it has everything"
     await produce(replicas)
     assert lagging(replicas) == {FOLLOWER}
+
+
+async def test_a_follower_is_given_what_an_append_wrote_that_broke_off(
+    broker: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = await quiet_session(broker, replicas)
+    replicas.clock.now += replicas.config.replica_lag_time_max_ms + 1
+    await follower.fetch()
+
+    def note_batch(*_: object) -> None:
+        raise KeyError("unforeseen")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EpochCache, "note_batch", note_batch)
+        with pytest.raises(KeyError):
+            await produce(replicas)
+    assert partition_of(replicas).log.log_end_offset == 1
+    assert not lagging(replicas)
+    assert set(await follower.fetch()) == {KEY}
 
 
 async def test_fetches_that_forgot_a_partition_are_none_of_it(

@@ -280,6 +280,10 @@ class Appender:
                 # A newer leader may have the missing records; producers take a gap as final.
                 return AppendOutcome(key, ErrorCode.NOT_LEADER_OR_FOLLOWER), None
             return _Refused.of(refusal).outcome(partition), None
+        except BaseException:
+            # It may have broken off behind its write. Fetch sessions would never look.
+            self._hosted.wake_log_end(key)
+            raise
         if appended is None:
             return None
         base, last, time_ms, log_start, _, _ = appended
