@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from odradek import slices
 from odradek.handlers.context import Broker
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
@@ -124,6 +125,26 @@ async def test_forgotten_partitions_are_fetched_no_more_and_an_empty_session_end
     watchers = replicas.manager._hosted.sessions
     assert not watchers._consumers
     assert not watchers._followers
+
+
+async def test_a_session_that_ends_while_a_large_fetch_names_partitions_takes_no_more_of_them(
+    broker: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odradek.slices.STEPS_PER_SLICE", 1)
+    monkeypatch.setattr(slices.cut_members, "__defaults__", (1,))
+    await two_partitions(replicas)
+    client = SessionClient(broker)
+    await client.fetch((KEY, 0))
+    session = client.session
+    others = [(TopicPartition(f"topic-{number}", 0), 0) for number in range(9)]
+    task = asyncio.create_task(client.answer(client.request(others)))
+    async with asyncio.timeout(60):
+        while len(session.partitions) < 3:
+            await asyncio.sleep(0)
+        broker.replicas.fetch_sessions.close(session)
+        assert (await task).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert not session.partitions
+    assert not replicas.manager._hosted.sessions._consumers
 
 
 async def test_an_epoch_out_of_turn_gets_error_71_and_an_unknown_session_70(

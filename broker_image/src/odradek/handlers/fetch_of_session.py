@@ -89,11 +89,11 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         await _name(sessions, session, request.topics)
     if request.forgotten_topics_data:
         await _forget(sessions, session, request.forgotten_topics_data)
+    if not sessions.touch(session):
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     if not session.partitions:
         sessions.close(session)
         return FetchResponse(responses=[])
-    if not sessions.touch(session):
-        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     refused = None
     if broker.authorizer is not None and not session.is_privileged:
         refused = await _refused(broker, session, context)
@@ -152,6 +152,8 @@ async def _name(
             sessions.add(session, fetch_answers.spec_of(topic.topic, part))
         return
     for few in slices.cut_members(topics, lambda topic: topic.partitions):
+        if not session.is_open:
+            return  # somebody ended it meanwhile, and nobody would forget what is added now
         for topic, part in few:
             sessions.add(session, fetch_answers.spec_of(topic.topic, part))
         if len(few) == slices.STEPS_PER_SLICE:
