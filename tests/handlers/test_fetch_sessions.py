@@ -147,6 +147,23 @@ async def test_a_session_that_ends_while_a_large_fetch_names_partitions_takes_no
     assert not replicas.manager._hosted.sessions._consumers
 
 
+async def test_a_session_keeps_no_names_that_no_topic_can_have(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await two_partitions(replicas)
+    too_long = TopicPartition("t" * 250, 0)
+    client = SessionClient(broker)
+    assert set(await client.fetch((KEY, 0), (too_long, 0))) == {KEY, too_long}
+    assert client.session_id == 0
+    for named in ([(too_long, 0)], [(OTHER, 0), (too_long, 0)]):
+        client.session_id = client.epoch = 0
+        await client.fetch((KEY, 0))
+        answer = await client.answer(client.request(named))
+        assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert not len(broker.replicas.fetch_sessions)
+    assert not replicas.manager._hosted.sessions._consumers
+
+
 async def test_an_epoch_out_of_turn_gets_error_71_and_an_unknown_session_70(
     broker: Broker, replicas: Replicas
 ) -> None:

@@ -7,7 +7,7 @@ overtook gets error 71. A consumer must still be allowed to read each topic of i
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 
 from odradek import slices
 from odradek.handlers import authorization, fetch_answers
@@ -32,6 +32,7 @@ from odradek.replica.fetch_sessions import (
 from odradek.replica.fetch_specs import FetchResult, FetchSpec
 from odradek.security.acls import AclOperation, ResourceType
 from odradek.values import TopicPartition
+from odradek.zk.admin import LONGEST_TOPIC_NAME
 
 
 async def begin(
@@ -55,6 +56,9 @@ async def begin(
     session = FetchSession(request.replica_id, context.principal)
     try:
         for few in slices.cut(zip(specs, results, strict=True)):
+            if _any_too_long(spec.key.topic for spec, _ in few):
+                sessions.close(session)
+                return NO_SESSION
             for spec, result in few:
                 sessions.add(session, spec).note_answered(result)
             if len(few) == slices.STEPS_PER_SLICE:
@@ -146,7 +150,11 @@ async def _name(
     sessions: FetchSessions, session: FetchSession, topics: Sequence[FetchTopic]
 ) -> None:
     """Have partitions in the session, or read them elsewhere."""
-    if len(topics) == 1 and len(topics[0].partitions) <= slices.STEPS_PER_SLICE:
+    if (
+        len(topics) == 1
+        and len(topics[0].partitions) <= slices.STEPS_PER_SLICE
+        and len(topics[0].topic) <= LONGEST_TOPIC_NAME
+    ):
         [topic] = topics
         for part in topic.partitions:
             sessions.add(session, fetch_answers.spec_of(topic.topic, part))
@@ -154,10 +162,18 @@ async def _name(
     for few in slices.cut_members(topics, lambda topic: topic.partitions):
         if not session.is_open:
             return  # somebody ended it meanwhile, and nobody would forget what is added now
+        if _any_too_long(topic.topic for topic, _ in few):
+            sessions.close(session)
+            return
         for topic, part in few:
             sessions.add(session, fetch_answers.spec_of(topic.topic, part))
         if len(few) == slices.STEPS_PER_SLICE:
             await slices.pause()
+
+
+def _any_too_long(topics: Iterable[str]) -> bool:
+    """Return whether no topic can have one of these names, which a session would keep in memory."""
+    return any(len(topic) > LONGEST_TOPIC_NAME for topic in topics)
 
 
 async def _forget(
