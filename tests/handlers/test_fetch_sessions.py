@@ -238,6 +238,29 @@ async def test_a_fetch_that_another_overtook_gets_error_71_and_loses_no_news(
     assert overtaken.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
+async def test_a_fetch_waits_not_for_what_one_has_in_hand_that_it_overtook(
+    broker: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odradek.replica.reads.PARTITIONS_AT_ONCE", 0)
+    monkeypatch.setattr("odradek.slices.STEPS_PER_SLICE", 1)
+    monkeypatch.setattr(slices.cut_members, "__defaults__", (1,))
+    await two_partitions(replicas)
+    await produce(replicas)
+    client = SessionClient(broker)
+    await client.fetch((KEY, 0), (OTHER, 0))
+    first = dataclasses.replace(client.request(wait_ms=LONG_MS), min_bytes=1000)
+    overtaken = asyncio.create_task(client.answer(first))
+    await until_waiting(client, overtaken)
+    client.epoch += 1
+    others = [(TopicPartition(f"topic-{number}", 0), 0) for number in range(2)]
+    await replicas.lead(topic="topic-0")
+    await replicas.lead(topic="topic-1")
+    async with asyncio.timeout(60):
+        found = await client.fetch(*others, wait_ms=LONG_MS)
+        assert (await overtaken).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert KEY in found
+
+
 async def test_partitions_take_turns_where_an_answer_has_no_room_for_all(
     broker: Broker, replicas: Replicas
 ) -> None:

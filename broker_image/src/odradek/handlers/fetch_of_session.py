@@ -101,6 +101,8 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     refused = None
     if broker.authorizer is not None and not session.is_privileged:
         refused = await _refused(broker, session, context)
+    if session.epoch != epoch:
+        return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, responses=[])
     max_wait_ms = request.max_wait_ms
     unasked = fetch_answers.unasked_of(request, context)
     if unasked is not None:

@@ -145,10 +145,10 @@ class FetchSession:
             self.watch.resolve(True)
 
     def mark_each(self, some: Iterable[SessionPartition]) -> None:
-        """Have the next fetch look at partitions again."""
+        """Have the next fetch look at partitions again, or the one that waits already."""
         for one in some:
             if not one.is_marked:
-                self.mark(one)
+                self.mark(one, wakes=True)
 
     def take_marked(self) -> list[SessionPartition]:
         """Return the marked partitions, and begin to note new marks.

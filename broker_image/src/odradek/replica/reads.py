@@ -180,7 +180,7 @@ class FetchReader:
         that the client may not read now, which are marked. As in Kafka, the wait for the others
         does not end because of them.
         """
-        now = self._clock_ms()
+        now, epoch = self._clock_ms(), session.epoch
         deadline_ms = now + limits.max_wait_ms
         errors: dict[TopicPartition, ErrorCode] = {}
         if session.is_privileged:
@@ -192,8 +192,10 @@ class FetchReader:
             deadline_ms = 0
         looked: list[SessionPartition] = []
         withheld: dict[SessionPartition, None] = {}
+        found = _Found([], [])
         try:
-            while True:
+            # What is marked is for the fetch that overtakes this one.
+            while session.epoch == epoch:
                 is_large = len(session.marked) > PARTITIONS_AT_ONCE
                 # What is marked while others run between the slices ends the wait, too.
                 watch = session.begin_wait() if is_large else None
@@ -205,9 +207,8 @@ class FetchReader:
                 if is_large:
                     found = await self._plan_in_slices(specs, session.replica_id, limits, errors)
                 else:
-                    found = _Found([], [])
                     self._plan(specs, session.replica_id, limits, errors, found)
-                if found.settled or found.size >= limits.min_bytes:
+                if found.settled or found.size >= limits.min_bytes or session.epoch != epoch:
                     break
                 left_ms = deadline_ms - self._clock_ms()
                 if left_ms <= 0:
@@ -220,7 +221,7 @@ class FetchReader:
                         session.mark(one)
                     else:
                         self._settle(one, result)
-                looked = []
+                looked, found = [], _Found([], [])
                 if not await watch.woken(left_ms, next_request):
                     deadline_ms = 0
             if looked:
