@@ -27,7 +27,10 @@ class Cache:
 
     def __init__(self, slots: int = 2) -> None:
         self.clock = Clock()
-        self.sessions = FetchSessions(slots, SessionWatchers(), self.clock, Random(1))
+        self.followers = 0
+        self.sessions = FetchSessions(
+            slots, SessionWatchers(), self.clock, Random(1), lambda: self.followers
+        )
 
     def begin(self, size: int, replica_id: int = CONSUMER) -> FetchSession | None:
         session = FetchSession(replica_id)
@@ -102,7 +105,7 @@ def test_without_slots_there_are_no_sessions() -> None:
     assert Cache(0).begin(1, FOLLOWER) is None
 
 
-def test_the_partitions_of_consumers_are_bounded_and_those_of_followers_are_not() -> None:
+def test_the_partitions_of_consumers_are_bounded() -> None:
     cache = Cache()
     most = 2 * PARTITIONS_PER_SLOT
     assert cache.begin(most + 1) is None
@@ -114,7 +117,19 @@ def test_the_partitions_of_consumers_are_bounded_and_those_of_followers_are_not(
     assert not cache.sessions.touch(session)
     assert not session.is_open
     assert cache.sessions.cached_partitions == 1
-    assert cache.begin(2 * most, FOLLOWER) is not None
+
+
+def test_followers_have_room_beside_consumers_for_twice_the_replicas_that_there_are() -> None:
+    cache = Cache(slots=3)
+    most = 3 * PARTITIONS_PER_SLOT
+    cache.begun(most)
+    assert cache.begin(most + 1, FOLLOWER) is None
+    cache.followers = most
+    session = cache.begun(2 * most, FOLLOWER)
+    assert cache.begin(1, FOLLOWER) is None
+    cache.sessions.forget(session, TopicPartition("t", 0))
+    assert cache.sessions.touch(session)
+    assert cache.begin(1, FOLLOWER) is not None
 
 
 def test_consumers_that_died_keep_the_room_of_none_that_come_later() -> None:

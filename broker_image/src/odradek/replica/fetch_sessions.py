@@ -15,7 +15,9 @@ session may take the slot of another that is older than two minutes and smaller.
 go before those of consumers. One that was not used for two minutes ends when another begins or
 grows. Kafka leaves it while slots are free, but clients that died would cost each append a mark,
 and room. Beyond Kafka's bound, the sessions of consumers have at most `PARTITIONS_PER_SLOT`
-partitions per slot in all. Who gets no session stays without, as the protocol allows.
+partitions per slot in all, and those of followers as many, or twice the replicas that follow this
+broker: without an authorizer, everybody may call himself a follower. Who gets no session stays
+without, as the protocol allows.
 """
 
 from __future__ import annotations
@@ -235,15 +237,24 @@ class SessionWatchers:
 
 
 class FetchSessions:
-    """The sessions of a broker. Only the event loop uses it."""
+    """The sessions of a broker. Only the event loop uses it.
+
+    `count_followers` counts the replicas that follow the partitions of this broker.
+    """
 
     def __init__(
-        self, slots: int, watchers: SessionWatchers, clock_ms: Callable[[], int], random: Random
+        self,
+        slots: int,
+        watchers: SessionWatchers,
+        clock_ms: Callable[[], int],
+        random: Random,
+        count_followers: Callable[[], int],
     ) -> None:
         self._slots = slots
         self._watchers = watchers
         self._clock_ms = clock_ms
         self._random = random
+        self._count_followers = count_followers
         # The one that was not used for longest comes first.
         self._sessions: dict[int, FetchSession] = {}
         self._consumers_partitions = 0
@@ -298,7 +309,11 @@ class FetchSessions:
 
     def _fits(self, size: int, privileged: bool) -> bool:
         most = self._slots * PARTITIONS_PER_SLOT
-        return privileged or self._consumers_partitions + size <= most
+        if not privileged:
+            return self._consumers_partitions + size <= most
+        wanted = self.cached_partitions - self._consumers_partitions + size
+        # Twice, for a follower that restarts has two sessions for a while.
+        return wanted <= most or wanted <= 2 * self._count_followers()
 
     def _new_id(self) -> int:
         while (found := self._random.randint(1, _LAST_ID)) in self._sessions:

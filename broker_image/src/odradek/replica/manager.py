@@ -146,6 +146,7 @@ class ReplicaManager:
             self._hosted.sessions,
             clock_ms,
             Random(),  # noqa: S311 (an id is no secret: a session is of one principal)
+            lambda: sum(len(one.followers) for one in self._hosted.partitions.values()),
         )
         logs.on_start_raised = self._log_start_raised
         self.leader_or_error = self._hosted.leader_or_error
