@@ -91,10 +91,11 @@ async def test_a_follower_reports_no_log_end_that_it_failed_to_flush(
     disk.go_on.set()
     disk.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too many open files")
     for _ in range(2):
-        await fetcher._round([following])
+        await fetcher._round(fetcher._ready())
         assert leader.asked == []
+        broker.clock.now += broker.config.replica_fetch_backoff_ms
     disk.failure = None
-    await fetcher._round([following])
+    await fetcher._round(fetcher._ready())
     assert leader.asked == [log.recovery_point] == [1]
 
 

@@ -91,6 +91,7 @@ async def test_who_has_answered_is_asked_again_soon_when_it_refuses_later(broker
     following = fetcher._following[KEY]
     for _ in range(30):
         fetcher._refused(following, ErrorCode.UNKNOWN_LEADER_EPOCH)
-    await fetcher._round([following])
+    broker.clock.now += LONGEST_MS
+    await fetcher._round(fetcher._ready())
     fetcher._refused(following, ErrorCode.UNKNOWN_LEADER_EPOCH)
     assert following.not_before_ms == broker.clock.now + FIRST_RETRY_MS
