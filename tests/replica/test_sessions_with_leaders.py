@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from odradek.log.partition.log import Log
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import (
     FetchablePartitionResponse,
@@ -295,6 +296,40 @@ async def test_another_log_of_a_partition_is_looked_at(
     fetcher.look_at(KEY)
     leader.answers.put_nowait(answer(7))
     assert KEY in named(await leader.asked(3))
+
+
+async def test_a_log_start_that_was_not_made_durable_at_first_is_named_once_it_is(
+    follower: Replicas, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader tells of it once, and a deletion there waits for it."""
+    fetcher, leader = running
+    log = follower.manager.partitions[KEY].log
+    log.append_as_follower(logs.batch(b"value"))
+    await leader.asked(1)
+    leader.answers.put_nowait(answer(7, *BOTH))
+    checkpoint = fetcher._checkpoint_starts
+    tries: list[object] = []
+
+    async def fails_once(some: Collection[Log]) -> None:
+        tries.append(some)
+        if len(tries) > 1:
+            await checkpoint(some)
+
+    monkeypatch.setattr(fetcher, "_checkpoint_starts", fails_once)
+    await leader.asked(2)
+    raised = answer(7, (KEY, b""))
+    part = raised.responses[0].partition_responses[0]
+    part.high_watermark = part.log_start_offset = 1
+    leader.answers.put_nowait(raised)
+    await leader.asked(3)
+    assert log.log_start_offset == 1
+    assert len(tries) == 1
+    follower.clock.now += follower.config.replica_fetch_backoff_ms
+    leader.answers.put_nowait(answer(7))
+    fourth = await leader.asked(4)
+    assert len(tries) == 2
+    [topic] = fourth.topics
+    assert topic.partitions[0].log_start_offset == 1
 
 
 def partition(offset: int = 0) -> FetchPartition:

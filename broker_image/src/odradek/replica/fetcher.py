@@ -78,6 +78,7 @@ class _Following:
     truncating: bool = True
     caught_up: bool = False  # had all committed records at the last answer
     failed: bool = False  # in quarantine
+    leaders_start: int = 0  # log start offset of the leader at the last answer
     not_before_ms: int = 0
     retry_ms: int = FIRST_RETRY_MS
 
@@ -404,11 +405,13 @@ class SourceFetcher:
             self._session_refused(request, response.error_code)
             return
         self._session.answered(response.session_id)
-        await self._take_answers(client, self._asked, response)
+        copied = await self._take_answers(client, self._asked, response)
         for one in fetching:
-            log = one.partition.log
-            if not one.caught_up or log.durable_log_start < log.log_start_offset:
+            if not one.caught_up or _owes_start(one):
                 self._put_back(one)
+        raised = [one.partition.log for one in self._due.values() if _owes_start(one)]
+        if raised:
+            await self._checkpoint(raised, wait=not copied)
 
     def _session_refused(self, request: SessionRequest, code: int) -> None:
         """Fetch all partitions next: the leader restarted, or needed the room for others."""
@@ -428,9 +431,9 @@ class SourceFetcher:
         client: PeerClient,
         asked: Mapping[TopicPartition, tuple[_Following, int]],
         response: FetchResponse,
-    ) -> None:
+    ) -> bool:
+        """Append what was answered; return whether that was anything."""
         copied = False
-        raised: list[Log] = []
         out_of_range: list[_Following] = []
         for answered in response.responses:
             for data in answered.partition_responses:
@@ -446,9 +449,7 @@ class SourceFetcher:
                     if data.error_code == ErrorCode.NONE:
                         self._append(one, data)
                         copied = copied or log.log_end_offset > offset
-                        durable = log.durable_log_start
-                        if data.log_start_offset > durable < log.log_start_offset:
-                            raised.append(log)
+                        one.leaders_start = data.log_start_offset
                         if one.failed:
                             one.failed = False
                             self._quarantines.release(Work.COPYING, one.partition.key)
@@ -458,8 +459,6 @@ class SourceFetcher:
                         self._refused(one, data.error_code)
                 except Exception as error:
                     self._leave_out(one, error)
-        if raised:
-            await self._checkpoint(raised, wait=not copied)
         # Not before: the next request ends the use of the records in the answer.
         for one in out_of_range:
             if self._is_current(one):
@@ -469,6 +468,7 @@ class SourceFetcher:
                     raise
                 except Exception as error:
                     self._leave_out(one, error)
+        return copied
 
     async def _checkpoint(self, raised: list[Log], *, wait: bool) -> None:
         """Make log start offsets durable, so that the next request may report them.
@@ -615,3 +615,9 @@ class SourceFetcher:
             self._refused(one, found.error_code)
             return None
         return int(found.offset)
+
+
+def _owes_start(one: _Following) -> bool:
+    """Return whether the leader waits for our log start offset, which is not durable yet."""
+    log = one.partition.log
+    return one.leaders_start > log.durable_log_start < log.log_start_offset
