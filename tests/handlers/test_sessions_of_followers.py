@@ -281,3 +281,20 @@ async def test_a_fetch_that_waits_is_woken_by_what_a_leader_appends(
         assert set(await task) == {OTHER}
     assert partition_of(replicas, KEY).followers[FOLLOWER].clock is not None
     assert partition_of(replicas, OTHER).followers[FOLLOWER].clock is None
+
+
+async def test_a_new_leader_epoch_is_told_everything_again(
+    broker: Broker, replicas: Replicas
+) -> None:
+    """The follower drops an answer to a fetch of the former epoch that comes after its new role."""
+    await replicas.lead(replicas=IN_SYNC, isr=IN_SYNC)
+    follower = SessionClient(broker, FOLLOWER)
+    await follower.fetch((KEY, 0), leader_epoch=0)
+    await produce(replicas)
+    await follower.fetch(leader_epoch=0)
+    dropped = await follower.fetch((KEY, 1), leader_epoch=0)
+    assert dropped[KEY].high_watermark == 1
+    await replicas.lead(replicas=IN_SYNC, isr=IN_SYNC, epoch=1)
+    found = await follower.fetch((KEY, 1), leader_epoch=1)
+    assert found[KEY].high_watermark == 1
+    assert await follower.fetch() == {}

@@ -390,6 +390,9 @@ class FetchSessions:
             session.topics[key.topic] = session.topics.get(key.topic, 0) + 1
             self._watchers.add(one)
         else:
+            if spec.leader_epoch != one.spec.leader_epoch:
+                # A client drops the answer that its news of the epoch overtook.
+                one.high_watermark = _UNKNOWN
             one.spec = spec
         if not one.is_marked:
             session.mark(one)
