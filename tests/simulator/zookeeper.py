@@ -293,14 +293,18 @@ class SimulatedSession:
         return self._world.chance.uniform(*RECONNECT_S)
 
     def _break(self) -> None:
-        self.connection += 1
         self._linked = False
+        self._lose_connection()
+        if not self.process.dead:
+            self._world.later(0.001, self.process, self._suspend, self.connection)
+
+    def _lose_connection(self) -> None:
+        """Drop the messages on their way, and fail the calls that wait for one."""
+        self.connection += 1
         lost, self._under_way = self._under_way, {}
         for future in lost:
             if not self.process.dead:
                 self._world.later(0.001, self.process, _fail, future, ConnectionLoss())
-        if not self.process.dead:
-            self._world.later(0.001, self.process, self._suspend, self.connection)
 
     def _suspend(self, connection: int) -> None:
         if connection == self.connection and self.state is SessionState.CONNECTED:
@@ -316,8 +320,9 @@ class SimulatedSession:
                 self._enter(SessionState.EXPIRED)
             self.session_id = self._ensemble.begin(self)
         self._heard = self._linked = True
-        # A stopped process may notice only now that its former connection ended.
-        self.connection += 1
+        # A stopped process may notice only now that its former connection ended. Calls that were
+        # made before the end was noticed are lost, too.
+        self._lose_connection()
         self._enter(SessionState.CONNECTED)
 
     def _enter(self, state: SessionState) -> None:
