@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from odradek.config import TopicConfig
+from odradek.log.directory import CLOSING_THREADS
 from odradek.log.manager import LogManager, NewLog
-from odradek.log.partition import checkpoints
+from odradek.log.partition import checkpoints, recovery
+from odradek.log.partition.log import Log
 from odradek.log.segment import files
 from odradek.values import TopicPartition
 from tests.log.conftest import Make
@@ -72,6 +76,34 @@ def test_recovery_leaves_no_descriptor_open(make: Make, tmp_path: Path) -> None:
     manager = make()
     assert {log.log_end_offset for log in manager.logs().values()} == {2}
     assert not open_below(tmp_path)
+
+
+def test_few_logs_are_opened_and_closed_by_all_threads(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash, each may have gigabytes to be read; at a stop, each waits for the disk."""
+    threads = 4
+    manager = make(dirs=("a",))
+    create(manager, "t", CLOSING_THREADS)
+    together = threading.Barrier(CLOSING_THREADS)
+    close, open_log = Log.close, recovery.open_log
+
+    def close_together(log: Log) -> None:
+        together.wait(30)
+        close(log)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Log, "close", close_together)
+        manager.close()
+    opening = threading.Barrier(threads)
+
+    def open_together(*arguments: Any) -> tuple[Log, recovery.Report]:
+        opening.wait(30)
+        return open_log(*arguments)
+
+    monkeypatch.setattr(recovery, "open_log", open_together)
+    manager = make(dirs=("a",), num_recovery_threads_per_data_dir=str(threads))
+    assert len(manager.logs()) == CLOSING_THREADS
 
 
 def test_settings_of_a_topic_are_given_to_its_own_logs_only(make: Make) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import gc
 import traceback
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -20,6 +20,8 @@ from typing import Any, Final, TypeVar
 STEPS_PER_SLICE: Final = 200
 # Keys that are put into a dictionary at once, each in less than a microsecond.
 KEYS_AT_ONCE: Final = 5000
+# Of what threads share. Items may differ: a log after a crash may be read whole.
+LISTS_PER_THREAD: Final = 4
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -42,6 +44,13 @@ def cut(items: Iterable[T], size: int = STEPS_PER_SLICE) -> Iterator[list[T]]:
     remaining = iter(items)
     while part := list(islice(remaining, size)):
         yield part
+
+
+def cut_for_threads(items: Collection[T], threads: int, most: int) -> Iterator[list[T]]:
+    """Yield the items in lists of at most `most`, and short enough that no thread is left without
+    one while another has several items to go.
+    """
+    return cut(items, max(1, min(most, len(items) // (LISTS_PER_THREAD * threads))))
 
 
 def cut_members(

@@ -32,7 +32,10 @@ logger = logging.getLogger(__name__)
 _FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
 _FUTURE_FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)\.[0-9a-f]{32}-future$")
 _DOOMED_FOLDER = re.compile(r"\.[0-9a-f]{32}-delete$")
-# Logs that a thread closes in one go. Most may be at rest, and take less than to give them to it.
+CLOSING_THREADS = 16
+"""Logs that are closed at the same time, each waiting for its fsyncs."""
+# Logs that a thread closes in one go, at most. Most may be at rest, and take less than to give them
+# to it.
 _CLOSED_AT_ONCE = 10
 LONGEST_FILE_NAME = 255
 """Bytes of a name in a directory, on every common file system."""
@@ -418,7 +421,7 @@ class Directory:
         self._names_fd = self.lock_fd = -1
 
 
-def _close_all(logs: Iterable[Log], threads: Executor) -> bool:
+def _close_all(logs: Collection[Log], threads: Executor) -> bool:
     """Close logs in parallel, because an fsync mostly waits; return False when one failed, now or
     before: without the clean-shutdown mark, the next start recovers it.
     """
@@ -440,4 +443,5 @@ def _close_all(logs: Iterable[Log], threads: Executor) -> bool:
             return False
         return log.failure is None
 
-    return all(list(threads.map(close_some, slices.cut(logs, _CLOSED_AT_ONCE))))
+    parts = slices.cut_for_threads(logs, CLOSING_THREADS, _CLOSED_AT_ONCE)
+    return all(list(threads.map(close_some, parts)))

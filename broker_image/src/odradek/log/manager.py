@@ -19,7 +19,7 @@ from typing import TypeVar
 from odradek import slices
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.log.compactor import Compactor
-from odradek.log.directory import Directory, Folder, LogDirError, shortage_reason
+from odradek.log.directory import CLOSING_THREADS, Directory, Folder, LogDirError, shortage_reason
 from odradek.log.future_logs import Found, FutureLogs, latest_epoch, resolve, size
 from odradek.log.housekeeping import Housekeeper
 from odradek.log.partition import recovery, topic_identity
@@ -34,9 +34,7 @@ from odradek.values import TopicPartition
 logger = logging.getLogger(__name__)
 
 _TICK_S = 1.0
-# Logs that are closed at the same time, each waiting for its fsyncs.
-_CLOSING_THREADS = 16
-# Folders that a thread opens in one go.
+# Folders that a thread opens in one go, at most.
 _OPENED_AT_ONCE = 50
 # Threads that read or write the `partition.metadata` of many logs at the same time.
 _IDENTITY_THREADS = 4
@@ -147,10 +145,10 @@ class LogManager:
         self.futures.supersede(resolution.superseded)
         work = [(one.directory, one.folder) for one in resolution.kept]
         done = 0
-        with ThreadPoolExecutor(
-            self.config.num_recovery_threads_per_data_dir * len(self._directories)
-        ) as pool:
-            for opened in pool.map(self._load_some, slices.cut(work, _OPENED_AT_ONCE)):
+        threads = self.config.num_recovery_threads_per_data_dir * len(self._directories)
+        with ThreadPoolExecutor(threads) as pool:
+            parts = slices.cut_for_threads(work, threads, _OPENED_AT_ONCE)
+            for opened in pool.map(self._load_some, parts):
                 done += opened
                 progress(done, len(work))
         for key, log, directory in self.futures.take_orphans(self.logs()):
@@ -553,7 +551,7 @@ class LogManager:
         """
         self._housekeeper.stop()
         self._compactor.stop()
-        with ThreadPoolExecutor(_CLOSING_THREADS) as threads:
+        with ThreadPoolExecutor(CLOSING_THREADS) as threads:
             for directory in self._directories:
                 directory.close(threads)
         self.readers.close()
