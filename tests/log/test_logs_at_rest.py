@@ -150,3 +150,21 @@ def test_a_log_that_a_crash_left_is_synced(partition: Partition, synced: Sync) -
     log = partition.open(clean=False)
     partition.close(log)
     assert os.path.basename(log.segments.active.log.path) in synced
+
+
+@pytest.mark.parametrize("recovery_point", [0, 1])
+@pytest.mark.parametrize("more", [0, 1])
+def test_leader_epochs_that_a_crash_left_are_synced(
+    partition: Partition, synced: Sync, recovery_point: int, more: int
+) -> None:
+    """Else a power failure after the stop takes the epoch of records that stay."""
+    log = partition.open(clean=True)
+    log.append_as_leader(batch(b"first"), 3)
+    partition.crash(log)
+    partition.recovery_point = recovery_point
+    synced.clear()
+    log = partition.open(clean=False)
+    for _ in range(more):
+        log.append_as_leader(batch(b"more"), 3)
+    partition.close(log)
+    assert os.path.basename(log.epochs.path) in synced

@@ -51,10 +51,11 @@ class EpochCache:
         with self._lock:
             return list(self._entries)
 
-    def load(self) -> bool:
+    def load(self, *, durable: bool = True) -> bool:
         """Read the file; return False when it says nothing or cannot be trusted, and the batches
-        must be read.
+        must be read. After a crash it is not `durable`: what was read may be in memory only.
         """
+        self._unsynced = not durable
         try:
             entries = checkpoints.read_epochs(self.path)
         except checkpoints.CorruptCheckpointError:

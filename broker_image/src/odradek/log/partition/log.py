@@ -706,6 +706,8 @@ class Log:
                 with self.failures.guard():
                     if active.changed:
                         active.flush()
+                        if self.log_end_offset:  # of records that were flushed before a crash, too
+                            self.epochs.flush()
                     if active.changed or has_new_snapshot:
                         self._flusher.sync_snapshot(self.log_end_offset)
             self.abandon()

@@ -70,7 +70,7 @@ def open_log(
     report = Report()
     names = _tidy(log, report)
     sizes = _log_sizes(log.directory, names)
-    epochs_known = _load_epochs(log)
+    epochs_known = _load_epochs(log, known)
     segments = [Segment(directory, base, log.segment_settings()) for base in sorted(sizes)]
     with _closed_on_failure(segments):
         first_dirty = _first_dirty(segments, known)
@@ -97,14 +97,14 @@ def _closed_on_failure(segments: Iterable[Segment]) -> Iterator[None]:
         raise
 
 
-def _load_epochs(log: Log) -> bool:
+def _load_epochs(log: Log, known: Checkpointed) -> bool:
     """Load the leader epochs; return False when the batches must be read for them. Formats before
     0.11 carry none.
     """
     if log.config.message_magic < 2:
         log.epochs.clear()
         return True
-    return log.epochs.load()
+    return log.epochs.load(durable=known.clean)
 
 
 def _first_dirty(segments: list[Segment], known: Checkpointed) -> int:
