@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,7 @@ _NOT_YET_LEADER = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
 _IDLE_S = 3600.0
+_NOT_ASKED = -1
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class _Following:
     leaders_start: int = 0  # log start offset of the leader at the last answer
     not_before_ms: int = 0
     retry_ms: int = FIRST_RETRY_MS
+    asked_offset: int = _NOT_ASKED  # where the last request, or its session, reads it
 
 
 class SourceFetcher:
@@ -116,8 +118,6 @@ class SourceFetcher:
         self._due: dict[TopicPartition, _Following] = {}
         self._delayed: dict[TopicPartition, _Following] = {}
         self._session = LeaderSession()
-        # Of each partition in the last request or in the session: at which offset it is fetched.
-        self._asked: dict[TopicPartition, tuple[_Following, int]] = {}
         self._changed = asyncio.Event()
         self._ended = False
         self._client: PeerClient | None = None
@@ -208,10 +208,11 @@ class SourceFetcher:
 
     def _ready(self) -> list[_Following]:
         """Return the partitions to look at in a round: without a session, all but the delayed."""
-        now = self._clock_ms()
-        for one in [one for one in self._delayed.values() if one.not_before_ms <= now]:
-            del self._delayed[one.partition.key]
-            self._due[one.partition.key] = one
+        if self._delayed:
+            now = self._clock_ms()
+            for one in [one for one in self._delayed.values() if one.not_before_ms <= now]:
+                del self._delayed[one.partition.key]
+                self._due[one.partition.key] = one
         if self._session.is_open:
             ready = list(self._due.values())
         else:
@@ -224,8 +225,9 @@ class SourceFetcher:
 
     def _put_back(self, one: _Following) -> None:
         """Have the next round look at a partition, unless it is delayed or somebody else's."""
-        if self._is_current(one) and not self._waits(one):
-            self._due[one.partition.key] = one
+        key = one.partition.key
+        if self._following.get(key) is one and key not in self._delayed:
+            self._due[key] = one
 
     def _postpone(self, one: _Following, until_ms: int) -> None:
         """Fetch a partition no more until then."""
@@ -374,26 +376,22 @@ class SourceFetcher:
             if not self._is_current(one):
                 continue  # a session must not have what nobody copies
             try:
+                log = one.partition.log
+                offset = log.log_end_offset
                 wanted[key] = FetchPartition(
                     partition=key.partition,
                     current_leader_epoch=one.leader_epoch,
-                    fetch_offset=one.partition.log.log_end_offset,
-                    log_start_offset=one.partition.log.durable_log_start,
+                    fetch_offset=offset,
+                    log_start_offset=log.durable_log_start,
                     partition_max_bytes=self._config.replica_fetch_max_bytes,
                 )
             except Exception as error:
                 self._leave_out(one, error)
                 continue
+            one.asked_offset = offset
             fetching.append(one)
-        if not self._session.is_open:
-            self._asked = {}
-        for one in fetching:
-            key = one.partition.key
-            self._asked[key] = one, wanted[key].fetch_offset
         request = self._session.request(wanted)
-        for key in request.forgotten:
-            self._asked.pop(key, None)
-        if not self._asked:
+        if not wanted and not self._session.fetches_unnamed:
             self._session.end()
             return
         response = await client.call(
@@ -405,8 +403,10 @@ class SourceFetcher:
             self._session_refused(request, response.error_code)
             return
         self._session.answered(response.session_id)
-        copied = await self._take_answers(client, self._asked, response)
+        copied = await self._take_answers(client, response)
         for one in fetching:
+            if one.partition.key in self._due:
+                continue
             if not one.caught_up or _owes_start(one):
                 self._put_back(one)
         raised = [one.partition.log for one in self._due.values() if _owes_start(one)]
@@ -426,22 +426,19 @@ class SourceFetcher:
         if was_full:
             self._delay(one for one in self._following.values() if not self._waits(one))
 
-    async def _take_answers(
-        self,
-        client: PeerClient,
-        asked: Mapping[TopicPartition, tuple[_Following, int]],
-        response: FetchResponse,
-    ) -> bool:
+    async def _take_answers(self, client: PeerClient, response: FetchResponse) -> bool:
         """Append what was answered; return whether that was anything."""
         copied = False
         out_of_range: list[_Following] = []
         for answered in response.responses:
             for data in answered.partition_responses:
-                known = asked.get(TopicPartition(answered.topic, data.partition))
-                if known is None or not self._is_current(known[0]):
+                key = TopicPartition(answered.topic, data.partition)
+                one = self._following.get(key)
+                if one is None or one.asked_offset == _NOT_ASKED:
                     continue
-                one, offset = known
-                self._put_back(one)
+                offset = one.asked_offset
+                if key not in self._delayed:
+                    self._due[key] = one
                 try:
                     log = one.partition.log
                     if offset != log.log_end_offset:

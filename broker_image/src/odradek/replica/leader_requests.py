@@ -50,7 +50,9 @@ def fetch(config: BrokerConfig, session: SessionRequest) -> FetchRequest:
     """Return a Fetch of a session; its partitions are in the order in which it names them."""
     topics: dict[str, FetchTopic] = {}
     for key, partition in session.named:
-        topic = topics.setdefault(key.topic, FetchTopic(topic=key.topic, partitions=[]))
+        topic = topics.get(key.topic)
+        if topic is None:
+            topic = topics[key.topic] = FetchTopic(topic=key.topic, partitions=[])
         topic.partitions.append(partition)
     forgotten: dict[str, ForgottenTopic] = {}
     for key in session.forgotten:
