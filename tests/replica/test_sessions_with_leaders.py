@@ -304,9 +304,8 @@ async def test_a_log_start_that_was_not_made_durable_at_first_is_named_once_it_i
     """The leader tells of it once, and a deletion there waits for it."""
     fetcher, leader = running
     log = follower.manager.partitions[KEY].log
-    log.append_as_follower(logs.batch(b"value"))
     await leader.asked(1)
-    leader.answers.put_nowait(answer(7, *BOTH))
+    leader.answers.put_nowait(answer(7, (KEY, logs.batch(b"value")), (OTHER, b"")))
     checkpoint = fetcher._checkpoint_starts
     tries: list[object] = []
 
