@@ -174,7 +174,10 @@ async def test_an_epoch_out_of_turn_gets_error_71_and_an_unknown_session_70(
     answer = await client.answer(client.request())
     assert answer.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert (answer.session_id, answer.responses) == (0, [])
-    client.epoch -= 1
+    turn, client.epoch = client.epoch - 1, -2
+    answer = await client.answer(client.request(((KEY, 0),)))
+    assert answer.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH, "it is no full fetch"
+    client.epoch = turn
     assert await client.fetch() == {}, "the session is as it was"
     client.session_id += 1
     answer = await client.answer(client.request())

@@ -23,7 +23,7 @@ from odradek.protocol.messages.fetch import (
 )
 from odradek.protocol.regions import Records, close_all, part_length
 from odradek.replica import reads
-from odradek.replica.fetch_sessions import INITIAL_EPOCH, NO_SESSION
+from odradek.replica.fetch_sessions import INITIAL_EPOCH, NO_SESSION, is_full
 from odradek.replica.fetch_specs import FetchResult, FetchSpec
 
 FIRST_WITH_MAGIC_1 = 2
@@ -34,9 +34,9 @@ def fetch(
     broker: Broker, request: FetchRequest, context: RequestContext
 ) -> Awaitable[FetchResponse]:
     """Read from partitions: those of the request, in its order, or those of its session."""
-    if request.session_epoch > INITIAL_EPOCH:
-        return fetch_of_session.fetch(broker, request, context)
-    return _fetch_in_full(broker, request, context)
+    if is_full(request.session_epoch):
+        return _fetch_in_full(broker, request, context)
+    return fetch_of_session.fetch(broker, request, context)
 
 
 async def _fetch_in_full(

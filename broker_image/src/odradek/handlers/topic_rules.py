@@ -21,7 +21,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import fetch as fetch_messages
 from odradek.protocol.messages import group_offsets, offsets, topics
 from odradek.protocol.messages import produce as produce_messages
-from odradek.replica.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH
+from odradek.replica.fetch_sessions import FINAL_EPOCH, is_full
 from odradek.security.acls import AclOperation, ResourceType
 
 TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -88,7 +88,7 @@ async def fetch(
 
     Where something is refused no session begins: the next fetch names its partitions again.
     """
-    if request.session_epoch > INITIAL_EPOCH and request.replica_id < 0:
+    if request.replica_id < 0 and not is_full(request.session_epoch):
         return await handle(broker, request, context)  # which looks at all topics of the session
     if request.replica_id < 0:
         passed, refused = await _split(
@@ -97,7 +97,7 @@ async def fetch(
     elif allowed(broker, context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return await handle(broker, request, context)
     else:
-        if request.session_epoch > INITIAL_EPOCH:
+        if not is_full(request.session_epoch):
             # A full fetch follows, which is told what is refused.
             return fetch_messages.FetchResponse(
                 error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[]

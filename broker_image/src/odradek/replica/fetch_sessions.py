@@ -54,6 +54,11 @@ _LAST_ID: Final = (1 << 31) - 1
 _UNKNOWN: Final = -1
 
 
+def is_full(epoch: int) -> bool:
+    """Return whether a fetch of a session epoch names all its partitions: it continues none."""
+    return epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+
+
 def next_epoch(epoch: int) -> int:
     """Return the session epoch of the next fetch."""
     return epoch + 1 if epoch != _LAST_EPOCH else FIRST_EPOCH
