@@ -20,7 +20,7 @@ _DEVIATIONS: Final = 1.4826
 
 
 class Spread(NamedTuple):
-    """A ratio of two medians, and the interval around it; None where one round says nothing."""
+    """A ratio of two medians, and the interval around it; None for one round, or one that was 0."""
 
     value: float
     interval: tuple[float, float] | None
@@ -42,7 +42,7 @@ def spread(above: Sequence[float], below: Sequence[float], noise: float) -> Spre
     """Return the ratio of what was measured in the same rounds; `noise` is of `noise_of`."""
     value = statistics.median(above) / statistics.median(below)
     rounds = len(above)
-    if rounds < 2 or value <= 0:
+    if rounds < 2 or min(*above, *below) <= 0:
         return Spread(value, None)
     each = [math.log(one / other) for one, other in zip(above, below, strict=True)]
     of_rounds = _T[min(rounds - 1, len(_T)) - 1] * statistics.stdev(each) / math.sqrt(rounds)

@@ -12,6 +12,7 @@ import pytest
 from tests.bench.report import agreement
 from tests.bench.report.agreement import Row
 from tests.bench.report.results import Results, What
+from tests.bench.report.spread import spread
 from tests.bench.report.systems import AGAIN, KAFKA, NEWEST, OURS
 
 FAST = What("Produce", "1 kB", "MB/s", 2.0)
@@ -56,6 +57,10 @@ def test_a_goal_that_one_run_misses_is_named(
     other.write_text(Path(reports[0]).read_text().replace("**met**", "**missed**"))
     assert agreement.main([reports[0], str(other)]) == 0
     assert "goal met in some: Produce: 1 kB, MB/s\n" in capsys.readouterr().out
+
+
+def test_a_round_of_zero_states_no_interval() -> None:
+    assert str(spread([0.0, 2.0, 2.0], [1.0, 1.0, 1.0], 0.0)) == "2.00"
 
 
 def test_rows_of_one_round_are_not_compared(
