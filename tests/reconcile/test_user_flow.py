@@ -295,7 +295,7 @@ def test_what_cannot_be_is_said_and_nothing_is_written(place: Users) -> None:
 def test_certificate_is_of_the_clients_authority_and_signed_anew_with_it(place: Users) -> None:
     rights = {"acls": [acl("topic", "seen", "Read")]}
     place.kubectl.apply(user("seen", "tls", authorization=rights), user("abroad", "tls-external"))
-    # The cluster's own part makes the authority; here a test does, and changes it.
+    # The operator makes an authority for the cluster; somebody replaces it twice.
     for number in range(2):
         authority = certificates.make_authority(f"clients-{number}", datetime.now(UTC))
         pair = {"ca.crt": authority.certificate, "ca.key": authority.key}
