@@ -13,6 +13,7 @@ from odradek.handlers.context import Broker
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.regions import part_length
+from odradek.replica.fetch_sessions import MIN_EVICTION_MS
 from odradek.security.acls import AclOperation, ResourceType
 from odradek.values import Principal, TopicPartition
 from tests.support import logs
@@ -35,7 +36,7 @@ async def two_partitions(replicas: Replicas) -> None:
 
 async def until_waiting(client: SessionClient, task: asyncio.Task[object]) -> None:
     async with asyncio.timeout(60):
-        while client.session.watch is None or client.session.watch._future.done():
+        while not client.session.waits:
             assert not task.done()
             await asyncio.sleep(0)
 
@@ -77,6 +78,43 @@ async def test_a_wait_ends_with_records_of_a_partition_that_no_request_names(
     async with asyncio.timeout(60):
         await produce(replicas, OTHER)
         assert set(await task) == {OTHER}
+
+
+@pytest.mark.parametrize("begins", ["during the wait", "after the wait"])
+async def test_a_session_whose_fetch_waits_long_is_not_idle(
+    broker: Broker, replicas: Replicas, begins: str
+) -> None:
+    await two_partitions(replicas)
+    client, other = SessionClient(broker), SessionClient(broker)
+    await client.fetch((KEY, 0), (OTHER, 0))
+    task = asyncio.create_task(client.fetch(wait_ms=LONG_MS))
+    await until_waiting(client, task)
+    replicas.clock.now += MIN_EVICTION_MS + 1
+    if begins == "during the wait":
+        await other.fetch((KEY, 0))
+    await produce(replicas, OTHER)
+    async with asyncio.timeout(60):
+        assert set(await task) == {OTHER}
+    if begins == "after the wait":
+        await other.fetch((KEY, 0))
+    assert await client.fetch((OTHER, 1)) == {}
+    assert broker.replicas.fetch_sessions.evictions == 0
+
+
+async def test_a_session_that_nobody_fetches_after_a_long_wait_is_idle(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await two_partitions(replicas)
+    client = SessionClient(broker)
+    await client.fetch((KEY, 0), (OTHER, 0))
+    task = asyncio.create_task(client.fetch(wait_ms=LONG_MS))
+    await until_waiting(client, task)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    replicas.clock.now += MIN_EVICTION_MS + 1
+    await SessionClient(broker).fetch((KEY, 0))
+    assert broker.replicas.fetch_sessions.evictions == 1
 
 
 async def test_a_raised_log_start_and_a_high_watermark_are_news(

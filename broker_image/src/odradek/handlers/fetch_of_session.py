@@ -25,6 +25,7 @@ from odradek.protocol.regions import Records
 from odradek.replica import reads
 from odradek.replica.fetch_sessions import (
     NO_SESSION,
+    USED_AGAIN_MS,
     FetchSession,
     FetchSessions,
     SessionPartition,
@@ -111,6 +112,8 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     looked, results = await broker.replicas.fetch_session(
         session, limits, refused, context.connection_id, context.next_request
     )
+    if max_wait_ms >= USED_AGAIN_MS:
+        sessions.touch(session)  # it was in use while it waited
     answer = FetchResponse(session_id=session.session_id, responses=[])
     is_refused = False
     try:

@@ -12,12 +12,12 @@ so none starves where an answer has no room for all.
 
 `FetchSessions` is Kafka's cache (`kafka.server.FetchSessionCache`): `slots` sessions, and a new
 session may take the slot of another that is older than two minutes and smaller. Followers' sessions
-go before those of consumers. One that was not used for two minutes ends when another begins or
-grows. Kafka leaves it while slots are free, but clients that died would cost each append a mark,
-and room. Beyond Kafka's bound, the sessions of consumers have at most `PARTITIONS_PER_SLOT`
-partitions per slot in all, and those of followers as many, or twice the replicas that follow this
-broker: without an authorizer, everybody may call himself a follower. Who gets no session stays
-without, as the protocol allows.
+go before those of consumers. One that was not used for two minutes, and whose fetch does not wait,
+ends when another begins or grows. Kafka leaves it while slots are free, but clients that died would
+cost each append a mark, and room. Beyond Kafka's bound, the sessions of consumers have at most
+`PARTITIONS_PER_SLOT` partitions per slot in all, and those of followers as many, or twice the
+replicas that follow this broker: without an authorizer, everybody may call himself a follower. Who
+gets no session stays without, as the protocol allows.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ FIRST_EPOCH: Final = 1
 MIN_EVICTION_MS: Final = 120_000
 """The age at which a session may lose its slot to a larger one, and the idle time that ends it."""
 PARTITIONS_PER_SLOT: Final = 100
+USED_AGAIN_MS: Final = 1000
+"""How old the last use must be to note another one."""
 _SEARCH_AGAIN_MS: Final = 1000
-_USED_AGAIN_MS: Final = 1000
 _LAST_EPOCH: Final = (1 << 31) - 1
 _LAST_ID: Final = (1 << 31) - 1
 _UNKNOWN: Final = -1
@@ -185,6 +186,11 @@ class FetchSession:
         self.watch = Watch((), asyncio.get_running_loop().create_future())
         return self.watch
 
+    @property
+    def waits(self) -> bool:
+        """Return whether its fetch waits for news now."""
+        return self.watch is not None and not self.watch.is_resolved
+
     def end_wait(self) -> None:
         """End the wait of a fetch that is overtaken by another, or by the end of the session."""
         if self.watch is not None:
@@ -301,12 +307,19 @@ class FetchSessions:
         return True
 
     def _close_idle(self) -> None:
-        latest_ms = self._clock_ms() - MIN_EVICTION_MS
+        now = self._clock_ms()
         while self._sessions:
             oldest = next(iter(self._sessions.values()))
-            if oldest.last_used_ms >= latest_ms:
+            if oldest.last_used_ms >= now - MIN_EVICTION_MS:
                 return
-            self._evict(oldest)
+            if oldest.waits:
+                self._use(oldest, now)
+            else:
+                self._evict(oldest)
+
+    def _use(self, session: FetchSession, now_ms: int) -> None:
+        session.last_used_ms = now_ms
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
 
     def _evict(self, session: FetchSession) -> None:
         self.evictions += 1
@@ -354,9 +367,8 @@ class FetchSessions:
         if not session.is_open:
             return False
         now = self._clock_ms()
-        if now - session.last_used_ms >= _USED_AGAIN_MS:
-            session.last_used_ms = now
-            self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        if now - session.last_used_ms >= USED_AGAIN_MS:
+            self._use(session, now)
         grown = len(session.partitions) - session.cached_size
         if grown > 0:
             self._close_idle()

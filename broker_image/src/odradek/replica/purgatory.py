@@ -45,6 +45,11 @@ class Watch(Generic[Key]):
         """End the wait, one that begins later too."""
         _resolve(self._future, woken)
 
+    @property
+    def is_resolved(self) -> bool:
+        """Return whether the wait has ended, or whoever waited has gone."""
+        return self._future.done()
+
     async def woken(self, timeout_ms: float, next_request: NextRequest | None = None) -> bool:
         """Wait until one of the keys was woken since the watch began.
 
