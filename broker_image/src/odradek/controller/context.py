@@ -40,6 +40,9 @@ V = TypeVar("V")
 # In place of a leader in UpdateMetadata: the partition is being deleted.
 LEADER_DURING_DELETE = BrokerId(-2)
 
+MOST_FORMER_TOPICS = 10_000
+"""How many deleted topics the controller remembers."""
+
 # The records of a replica in one of these phases do not count any more. A tuple: hashing a member
 # of an enumeration takes longer than comparing it.
 DELETION_PHASES = (
@@ -73,6 +76,11 @@ class ControllerContext:
     `failed` the replicas whose brokers answered with storage errors, `failures` how often they did
     since the last FailedReplicasDue, `deletions` the topics being deleted, `awaited` the brokers
     that the next event brings online.
+
+    `former_epochs` are the highest leader epochs of deleted topics. One that is made anew begins
+    above: clients ignore metadata of an older epoch than they know, and would wait for the former
+    leader for good. At a newer one they compare their position with the log. Kafka tells newer
+    clients the topic's id instead, and begins at 0.
     """
 
     broker_id: BrokerId
@@ -89,6 +97,7 @@ class ControllerContext:
     failures: Mapping[Replica, int] = field(default_factory=dict)
     awaited: frozenset[BrokerId] = frozenset()
     deletions: frozenset[str] = frozenset()
+    former_epochs: Mapping[str, LeaderEpoch] = field(default_factory=dict)
     causes: Mapping[TopicPartition, Cause] = field(default_factory=dict)
     conflicts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
@@ -200,6 +209,7 @@ class Draft:
         self.causes = Editable(context.causes)
         self.conflicts = Editable(context.conflicts)
         self.failures = Editable(context.failures)
+        self.former_epochs = Editable(context.former_epochs)
         self._creates: dict[TopicPartition, PartitionState] = {}
         self._updates: dict[TopicPartition, Leadership] = {}
         self._metadata = MetadataBatch()
@@ -280,11 +290,19 @@ class Draft:
         override = self.unclean.get(partition.topic)
         return self.settings.unclean_leader_election if override is None else override
 
+    def first_state(
+        self, topic: str, leader: BrokerId, isr: tuple[BrokerId, ...]
+    ) -> PartitionState:
+        """Return the first state of a partition: its epoch is above those of a former topic."""
+        former = self.former_epochs.get(topic)
+        epoch = LeaderEpoch(0 if former is None else former + 1)
+        return PartitionState(leader, epoch, isr, self.base.epoch)
+
     def next_state(
-        self, before: PartitionState | None, leader: BrokerId, isr: tuple[BrokerId, ...]
+        self, before: PartitionState, leader: BrokerId, isr: tuple[BrokerId, ...]
     ) -> PartitionState:
         """Return the next state: every change by the controller starts a new leader epoch."""
-        epoch = LeaderEpoch(0 if before is None else before.leader_epoch + 1)
+        epoch = LeaderEpoch(before.leader_epoch + 1)
         return PartitionState(leader, epoch, isr, self.base.epoch)
 
     # --- changes ---
@@ -398,8 +416,19 @@ class Draft:
         self._stops.setdefault((to, delete), {})[partition] = None
 
     def remove_topic(self, topic: str) -> None:
-        """Remove the znodes of a topic."""
+        """Remove the znodes of a topic that no broker has any more, and remember its epochs.
+
+        Those of a topic whose znodes somebody removed by hand are not remembered: brokers know
+        that it was made anew by its epoch, which falls.
+        """
         self._last.append(RemoveTopic(topic))
+        known = [one for one in self.partitions_of(topic) if one in self.leaderships]
+        if known:
+            former = self.former_epochs.edit()
+            former.pop(topic, None)
+            former[topic] = max(self.leaderships[one].state.leader_epoch for one in known)
+            if len(former) > MOST_FORMER_TOPICS:
+                del former[next(iter(former))]
 
     def remove_deletions(self, topics: Iterable[str]) -> None:
         """Remove deletion requests."""
@@ -448,6 +477,7 @@ class Draft:
             causes=self.causes.current,
             conflicts=self.conflicts.current,
             failures=self.failures.current,
+            former_epochs=self.former_epochs.current,
         )
         # A broker that is new to this controller first receives metadata: where the others are. The
         # others first receive LeaderAndIsr, so that none tells clients that it leads too early.

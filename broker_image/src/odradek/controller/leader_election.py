@@ -30,7 +30,8 @@ def elect(draft: Draft, partition: TopicPartition, cause: Cause) -> None:
     if leadership is None:
         first = election.choose_first(replicas, available)
         if first is not None:
-            draft.create_state(partition, draft.next_state(None, first.leader, first.isr))
+            state = draft.first_state(partition.topic, first.leader, first.isr)
+            draft.create_state(partition, state)
         return
     unclean = draft.allows_unclean(partition)
     choice = election.choose(cause, replicas, leadership.state, available, unclean)
