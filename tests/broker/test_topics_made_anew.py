@@ -95,6 +95,10 @@ def move_away_and_delete(cluster: Cluster, client: KazooClient, topic: str) -> N
     target = {TopicPartition(topic, 0): (1, 2)}
     client.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(target))
     wait_until(lambda: not client.exists(znodes.REASSIGN_PARTITIONS_PATH), "the replica is moved")
+    delete_and_await(cluster, client, topic)
+
+
+def delete_and_await(cluster: Cluster, client: KazooClient, topic: str) -> None:
     brokers = AdminClient({"bootstrap.servers": cluster.brokers[1].address, **QUIET})
     brokers.delete_topics([topic], operation_timeout=60, request_timeout=90)[topic].result(120)
     wait_until(lambda: not client.exists(znodes.topic_path(topic)), "the topic is deleted")
@@ -140,22 +144,43 @@ def test_consumer_at_the_end_of_a_topic_reads_all_records_once_it_is_made_anew(
     settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "none", **QUIET}
     consumer = confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest"})
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    values: list[bytes | None] = []
+    values: list[bytes] = []
 
     def has(count: int) -> bool:
         message = consumer.poll(1)
         if message is not None and message.error() is None:
-            values.append(message.value())
+            values.append(message.value() or b"")
         return len(values) >= count
 
     wait_until(lambda: has(len(FORMER)), "the consumer is at the end")
-    client = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-    client.delete_topics([topic], operation_timeout=60, request_timeout=90)[topic].result(120)
-    wait_until(lambda: not zookeeper.exists(znodes.topic_path(topic)), "the topic is deleted")
+    delete_and_await(cluster, zookeeper, topic)
     make(cluster, zookeeper, topic, present)
     wait_until(lambda: has(len(FORMER) + len(present)), "the consumer has read the new topic")
     consumer.close()
     assert sorted(values[len(FORMER) :]) == sorted(present)
+
+
+def test_idempotent_producer_goes_on_once_its_topic_is_made_anew(
+    cluster: Cluster, zookeeper: KazooClient
+) -> None:
+    make(cluster, zookeeper, "written-on", [])
+    settings = {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, **QUIET}
+    producer = confluent_kafka.Producer(settings)
+    outcomes: list[object] = []
+
+    def send(values: list[bytes]) -> None:
+        for value in values:
+            producer.produce(
+                "written-on", value, on_delivery=lambda *done: outcomes.append(done[0])
+            )
+        assert producer.flush(120) == 0
+
+    send(FORMER)
+    delete_and_await(cluster, zookeeper, "written-on")
+    make(cluster, zookeeper, "written-on", [])
+    send(PRESENT)
+    assert outcomes == [None] * (len(FORMER) + len(PRESENT))
+    assert consume_all(cluster.bootstrap, "written-on", 1, len(PRESENT)) == PRESENT
 
 
 @pytest.mark.parametrize("leave", some_of([stop, kill], [kill]))

@@ -456,3 +456,24 @@ async def test_role_is_taken_whole_or_not_at_all(
     assert epochs.EpochCache(partition.log.directory).load()
     assert partition.log.epochs.entries[-1] == (4, 0)
     assert (await produce(broker, b"a")).error is ErrorCode.REQUEST_TIMED_OUT
+
+
+@pytest.mark.parametrize(
+    ("epoch", "isr", "is_new", "found"),
+    [
+        (3, (1, 2), True, ErrorCode.NONE),
+        # A topic without a former, one that had elections, and a replica that a reassignment added.
+        (0, (1, 2), True, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (3, (1, 2), False, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        (3, (2,), True, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    ],
+)
+async def test_a_producer_goes_on_in_a_topic_made_anew_whoever_leads(
+    broker: Replicas, epoch: int, isr: tuple[int, ...], is_new: bool, found: ErrorCode
+) -> None:
+    """Its first batches are in the former topic."""
+    await broker.take(leader=2, isr=isr, replicas=(1, 2), epoch=epoch, is_new=is_new)
+    await broker.take(leader=1, replicas=(1, 2), epoch=epoch + 1, is_new=False)
+    data = logs.batch(b"value", producer_id=5, producer_epoch=0, base_sequence=7)
+    [outcome] = await broker.manager.append([(KEY, data)], 1, 0, Origin.CLIENT)
+    assert outcome.error is found

@@ -223,6 +223,8 @@ class RoleChanges:
         key = partition.key
         error = ErrorCode.NONE
         try:
+            if _is_of_topic_made_anew(state, self._config.broker_id):
+                partition.log.producers.forgetful = True
             if state.leader == self._config.broker_id:
                 partition.lead(state)
             else:
@@ -380,6 +382,14 @@ def _is_stale(partition: Partition, leader_epoch: int) -> bool:
     if partition.role_failed:
         return leader_epoch < partition.leader_epoch
     return leader_epoch <= partition.leader_epoch
+
+
+def _is_of_topic_made_anew(state: LeaderAndIsrPartitionState, broker_id: int) -> bool:
+    """Return whether a former topic had this name: no other begins above epoch 0.
+
+    Replicas that a reassignment adds are new, too, but not in sync yet.
+    """
+    return state.is_new and state.leader_epoch > 0 and broker_id in state.isr
 
 
 def _states(

@@ -126,7 +126,7 @@ class ProducerStates:
         self._producers: dict[int, Producer] = {}
         self._most = most
         # True when a producer that wrote here may be unknown: expired, one of too many, or its
-        # batches deleted.
+        # batches deleted, perhaps with a former topic of this name.
         self.forgetful = False
         # How many were forgotten because there were too many.
         self.forgotten = 0
