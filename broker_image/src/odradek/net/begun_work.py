@@ -45,6 +45,10 @@ class BegunWork:
             except StopIteration:
                 return
 
+    def close(self) -> None:
+        """Give the coroutine up, which was not awaited."""
+        self._work.close()
+
 
 def begin(
     work: Coroutine[Any, Any, None], task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop

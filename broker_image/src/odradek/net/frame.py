@@ -63,6 +63,13 @@ class FrameReader:
         """Return whether what is buffered is less than a frame."""
         return self.buffered_bytes < max(self.announced, SIZE_BYTES)
 
+    def has_frame(self) -> bool:
+        """Return whether the next frame is there as a whole, if its size is one."""
+        available = self._end - self._start
+        if available < SIZE_BYTES:
+            return False
+        return available >= SIZE_BYTES + int(LENGTH32.unpack_from(self._view, self._start)[0])
+
     def limit(self, max_frame_bytes: int) -> None:
         """Change the limit, for frames whose size is not known yet."""
         self._max_frame_bytes = max_frame_bytes

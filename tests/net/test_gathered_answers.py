@@ -1,0 +1,162 @@
+"""Short answers to requests that came together: sent together, in order, and never held back."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from odradek.net.connection import MOST_GATHERED, Answer, ClientInfo
+from odradek.net.frame import ProtocolViolation
+from odradek.net.owed_answers import Later
+from odradek.net.sending import Sends, send_at_once
+from odradek.protocol.regions import Buffer, Part
+from tests.net.test_listener import LIMITS, connected, emptied, framed, listening, read_frame
+from tests.support.file_regions import CountedRegion
+
+LONG_BYTES = 100_000
+
+
+class Asked:
+    """Dispatches frames by their first word, and answers with the frame."""
+
+    def __init__(self) -> None:
+        self.goes_on = asyncio.Event()
+        self.waiting = asyncio.Event()
+
+    async def dispatch(self, frame: memoryview, peer: ClientInfo) -> Answer:
+        said = bytes(frame)
+        match said.split()[0]:
+            case b"wait":
+                self.waiting.set()
+                await self.goes_on.wait()
+            case b"later":
+                return Later(lambda: self._later(said))
+            case b"long":
+                return [said.ljust(LONG_BYTES)]
+            case b"none":
+                return None
+            case b"refused":
+                raise ProtocolViolation("no such request")
+            case b"broken":
+                raise RuntimeError("a fault of the broker")
+        return [said]
+
+    async def _later(self, said: bytes) -> Sequence[Part]:
+        self.waiting.set()
+        await self.goes_on.wait()
+        return [said]
+
+
+def together(*said: bytes) -> bytes:
+    return b"".join(map(framed, said))
+
+
+@pytest.fixture
+def sends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of what was sent at once."""
+    sizes: list[int] = []
+
+    def counted(sock: Sends, answer: bytes) -> Buffer:
+        sizes.append(len(answer))
+        return send_at_once(sock, answer)
+
+    monkeypatch.setattr("odradek.net.connection.send_at_once", counted)
+    return sizes
+
+
+async def test_short_answers_are_sent_together_a_few_at_a_time(sends: list[int]) -> None:
+    async with listening(Asked().dispatch) as listener, connected(listener) as (reader, writer):
+        wanted = [b"quick %d" % number for number in range(8)]
+        writer.write(together(*wanted))
+        assert [await read_frame(reader) for _ in wanted] == wanted
+        size = len(framed(wanted[0]))
+        assert sends == [MOST_GATHERED * size, MOST_GATHERED * size, 2 * size]
+
+
+async def test_an_answer_is_sent_at_once_unless_the_next_request_is_there(
+    sends: list[int],
+) -> None:
+    async with listening(Asked().dispatch) as listener, connected(listener) as (reader, writer):
+        writer.write(framed(b"quick") + framed(b"cut off")[:-1])
+        assert await read_frame(reader) == b"quick"
+        writer.write(b"f")
+        assert await read_frame(reader) == b"cut off"
+        assert len(sends) == 2
+
+
+@pytest.mark.parametrize("kind", [b"wait", b"later"])
+async def test_no_answer_waits_for_a_request_that_waits(kind: bytes) -> None:
+    asked = Asked()
+    async with listening(asked.dispatch) as listener, connected(listener) as (reader, writer):
+        behind = [kind, b"quick 3", b"long", b"none", b"quick 4"]
+        writer.write(together(b"quick 1", b"quick 2", *behind))
+        assert [await read_frame(reader) for _ in range(2)] == [b"quick 1", b"quick 2"]
+        await asked.waiting.wait()
+        asked.goes_on.set()
+        answered = [one for one in behind if one != b"none"]
+        assert [(await read_frame(reader)).rstrip() for _ in answered] == answered
+
+
+async def test_what_follows_may_be_long_or_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "records"
+    path.write_bytes(b"r" * LONG_BYTES)
+    asked = Asked()
+
+    async def dispatch(frame: memoryview, peer: ClientInfo) -> Answer:
+        if bytes(frame) != b"file":
+            return await asked.dispatch(frame, peer)
+        return [b"records: ", CountedRegion(file.fileno(), 0, LONG_BYTES)]
+
+    said = [b"quick 1", b"quick 2", b"file", b"quick 3", b"long", b"quick 4"]
+    with path.open("rb") as file:
+        async with listening(dispatch) as listener, connected(listener) as (reader, writer):
+            writer.write(together(*said))
+            found = [(await read_frame(reader)).rstrip() for _ in said]
+    assert found[2] == b"records: " + path.read_bytes()
+    assert [*found[:2], *found[3:]] == [*said[:2], *said[3:]]
+
+
+@pytest.mark.parametrize(
+    "last", [framed(b"refused"), framed(b"broken"), b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff"]
+)
+@pytest.mark.parametrize("before", [1, MOST_GATHERED - 1, MOST_GATHERED, MOST_GATHERED + 1])
+async def test_what_came_before_a_bad_request_is_answered(last: bytes, before: int) -> None:
+    async with listening(Asked().dispatch) as listener, connected(listener) as (reader, writer):
+        said = [b"quick %d" % number for number in range(before)]
+        writer.write(together(*said) + last)
+        assert await reader.read() == together(*said)
+        await emptied(listener)
+
+
+@pytest.mark.parametrize("ends", ["", "refused", "shut"])
+async def test_a_peer_that_reads_late_gets_every_answer_in_order(ends: str) -> None:
+    """Sockets are full in the middle of what is gathered, before requests of all kinds."""
+    limits = dataclasses.replace(LIMITS, socket_send_bytes=4096)
+    asked = Asked()
+    asked.goes_on.set()
+    async with listening(asked.dispatch, limits) as listener, connected(listener) as both:
+        reader, writer = both
+        kinds = [b"quick", b"quick", b"wait", b"quick", b"quick", b"later", b"quick", b"long"]
+        said = [
+            (b"%s %d " % (kinds[number % len(kinds)], number)).ljust(3000, b".")
+            for number in range(400)
+        ]
+        sent = together(*said) + (framed(b"refused") if ends == "refused" else b"")
+
+        async def write() -> None:
+            for start in range(0, len(sent), 20_000):
+                writer.write(sent[start : start + 20_000])
+                await writer.drain()
+            if ends == "shut":
+                writer.write_eof()
+
+        writing = asyncio.create_task(write())
+        for wanted in said:
+            assert (await read_frame(reader)).rstrip() == wanted
+        await writing
+        if ends:
+            assert await reader.read() == b""
