@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import time
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +16,7 @@ from tests.bench.bench_partitions import processor_s
 from tests.bench.report import bare, latency
 from tests.bench.report.bench import MEBI, Bench, Case, Volume, brokers_of, processor_time, topic
 from tests.bench.report.floors import PARTITIONS, SENT_BYTES, Floor
-from tests.bench.report.results import LIMIT, What
+from tests.bench.report.results import LIMIT, PER_GIGABYTE, WRITES, What
 from tests.bench.report.systems import Running
 from tests.bench.side_by_side import wait_for
 from tests.bench.warm_tools import WarmTools
@@ -53,7 +54,7 @@ def produce(title: str, shape: Shape, goal: float | None, share: float | None, q
         "Produce, one broker, acks=1" if shape.acks == "1" else "Produce, three brokers, acks=all"
     )
     speed = What(acks, title, "MB/s", goal, share=share)
-    spent = What(f"{acks}: brokers' processor time", title, "s/GB", less=True)
+    spent = What(f"{acks}: brokers' processor time", title, PER_GIGABYTE, less=True)
 
     def measure(bench: Bench, name: str) -> None:
         count = shape.count(bench.volume)
@@ -65,13 +66,22 @@ def produce(title: str, shape: Shape, goal: float | None, share: float | None, q
             reached = write(bench.tools[0], bootstrap, made, shape, count)
             bench.results.note(speed, name, reached)
 
-    def limit(bench: Bench) -> None:
+    def limits(bench: Bench) -> None:
+        count = shape.count(bench.volume)
         with Floor("hollow", str(shape.size)) as floor:
-            count = shape.count(bench.volume)
             reached = write(bench.tools[0], floor.bootstrap, bench.new_name(), shape, count)
             bench.results.note(speed, LIMIT, reached)
+        with (
+            tempfile.TemporaryDirectory(dir=bench.folder) as folder,
+            Floor("keep", folder) as floor,
+        ):
+            before = processor_s(floor.pid)
+            reached = write(bench.tools[0], floor.bootstrap, bench.new_name(), shape, count)
+            bench.results.note(speed, WRITES, reached)
+            each = (processor_s(floor.pid) - before) / (count * shape.size / GIGA)
+            bench.results.note(spent, WRITES, each)
 
-    return Case(f"produce {title}", measure, quick, limit if share is not None else None)
+    return Case(f"produce {title}", measure, quick, None if share is None else limits)
 
 
 def many_producers(shape: Shape) -> Case:
@@ -99,7 +109,7 @@ def consume(
 ) -> Case:
     """A Java consumer of what one producer wrote."""
     speed = What("Consume", title, "MB/s", goal, share=None if cold or closed else 0.9)
-    spent = What("Consume: broker's processor time", title, "s/GB", less=True)
+    spent = What("Consume: broker's processor time", title, PER_GIGABYTE, less=True)
     shape = Shape(size)
     # Segments that are closed after a mebibyte hold all but the last records.
     config = {"segment.bytes": str(MEBI)} if closed else None
@@ -142,7 +152,7 @@ def bare_produce() -> Case:
     spent = What(
         "Bare sockets: broker's processor time",
         "Produce of six 64 KiB batches",
-        "s/GB",
+        PER_GIGABYTE,
         0.15,
         less=True,
     )
@@ -175,7 +185,9 @@ def bare_produce() -> Case:
 def bare_fetch() -> Case:
     """One mebibyte an answer, by a bare socket."""
     speed = What("Bare sockets", "Fetch of 1 MiB", "MB/s")
-    spent = What("Bare sockets: broker's processor time", "Fetch of 1 MiB", "s/GB", 0.25, less=True)
+    spent = What(
+        "Bare sockets: broker's processor time", "Fetch of 1 MiB", PER_GIGABYTE, 0.25, less=True
+    )
 
     def measure(bench: Bench, name: str) -> None:
         [broker] = brokers_of(bench.systems[name])

@@ -3,15 +3,17 @@
     python -m tests.bench.report.floors write FILE     receive, CRC-32C, pwrite
     python -m tests.bench.report.floors send FILE      sendfile
     python -m tests.bench.report.floors hollow BYTES   a broker that keeps nothing
+    python -m tests.bench.report.floors keep FOLDER    a broker that checks and writes batches
     python -m tests.bench.report.floors pass           a broker that passes records on
 
 Each prints its port and serves until it is killed. `write` takes frames of batches of
 `BATCH_BYTES`, checks and writes each batch, and answers each frame with four bytes. `send` answers
 each frame with `SENT_BYTES` of the file. `hollow` acknowledges what producers send and drops it,
 and serves consumers one batch of records of BYTES bytes over and over; it has one broker, and every
-topic that it is asked for. `pass` is the same broker with one partition whose records it does pass
-on: who sends a batch has its thread send the batch to all fetches that wait, without a look at the
-records. It keeps the last `KEPT_BATCHES`.
+topic that it is asked for. `keep` is the same broker, but compares the CRC-32C of each batch and
+writes the batch to a file per partition in FOLDER before it acknowledges. `pass` is the same broker
+with one partition whose records it does pass on: who sends a batch has its thread send the batch to
+all fetches that wait, without a look at the records. It keeps the last `KEPT_BATCHES`.
 """
 
 from __future__ import annotations
@@ -94,8 +96,8 @@ from odradek.protocol.regions import total_length
 BATCH_BYTES: Final = 64 * 1024
 SENT_BYTES: Final = 1024 * 1024
 PARTITIONS: Final = 6
-# `write` begins a new file then, as a log does, though sooner: a file that grows costs more than
-# one that is overwritten.
+# `write` and `keep` begin a new file then, as a log does, though sooner: a file that grows costs
+# more than one that is overwritten.
 FILE_BYTES: Final = 256 * 1024 * 1024
 NODE_ID: Final = 1
 MEMBER: Final = "member"
@@ -107,6 +109,9 @@ _OFFSET: Final = struct.Struct(">q")
 # Where a batch says how many records follow its first.
 _LAST_DELTA: Final = struct.Struct(">i")
 _LAST_DELTA_AT: Final = 23
+# Where it has the CRC-32C of what follows.
+_CRC: Final = struct.Struct(">I")
+_CRC_AT: Final = 17
 # The newest versions that `hollow` speaks; newer ones would name topics by id.
 SPOKEN: Final = {
     ApiKey.PRODUCE: (3, 8),
@@ -189,20 +194,34 @@ class _Frames:
         return True
 
 
+class _RollingFile:
+    """What is written at the end of a file, which is removed and begun anew at `FILE_BYTES`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._open()
+
+    def append(self, piece: memoryview) -> None:
+        """Write a piece at the end."""
+        if self._position > FILE_BYTES:
+            os.close(self._fd)
+            self._path.unlink()
+            self._open()
+        os.pwrite(self._fd, piece, self._position)
+        self._position += len(piece)
+
+    def _open(self) -> None:
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT)
+        self._position = 0
+
+
 def _write(sock: socket.socket, path: Path) -> None:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    position = 0
+    written = _RollingFile(path)
     for frame in _Frames(sock):
         for start in range(0, len(frame), BATCH_BYTES):
             piece = frame[start : start + BATCH_BYTES]
             crc32c(piece)
-            os.pwrite(fd, piece, position)
-            position += len(piece)
-        if position > FILE_BYTES:
-            os.close(fd)
-            path.unlink()
-            fd = os.open(path, os.O_RDWR | os.O_CREAT)
-            position = 0
+            written.append(piece)
         sock.sendall(_SIZE.pack(0))
 
 
@@ -399,6 +418,40 @@ class _Hollow:
 
 
 @dataclass(slots=True)
+class _Kept:
+    """The partitions of `keep`, a file each."""
+
+    folder: Path
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    files: dict[str, _RollingFile] = field(default_factory=dict)
+
+    def append(self, topic: str, partition: int, batch: memoryview) -> None:
+        """Check and write a batch."""
+        (crc,) = _CRC.unpack_from(batch, _CRC_AT)
+        assert crc32c(batch[_CRC_AT + _CRC.size :]) == crc, "a batch is damaged"
+        name = f"{topic}-{partition}"
+        with self.lock:
+            if name not in self.files:
+                self.files[name] = _RollingFile(self.folder / name)
+            self.files[name].append(batch)
+
+
+class _Keeping(_Hollow):
+    """Answers requests of one connection to `keep`."""
+
+    def __init__(self, sock: socket.socket, port: int, kept: _Kept) -> None:
+        super().__init__(sock, port, 0)
+        self._kept = kept
+
+    def _produce(self, request: ProduceRequest, version: int) -> ProduceResponse:
+        for topic in request.topic_data:
+            for one in topic.partition_data:
+                assert isinstance(one.records, memoryview)
+                self._kept.append(topic.name, one.index, one.records)
+        return super()._produce(request, version)
+
+
+@dataclass(slots=True)
 class _Passed:
     """The partition of `pass`: its last batches by their ends, and what answers who waits."""
 
@@ -474,7 +527,7 @@ def _serve(listener: socket.socket, work: Callable[[socket.socket], None]) -> No
 
 def main(mode: str, argument: str = "") -> None:
     """Serve; print the port first."""
-    passed = _Passed()
+    passed, kept = _Passed(), _Kept(Path(argument))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         print(port, flush=True)
@@ -482,6 +535,7 @@ def main(mode: str, argument: str = "") -> None:
             "write": lambda sock: _write(sock, Path(argument)),
             "send": lambda sock: _send(sock, Path(argument)),
             "hollow": lambda sock: _Hollow(sock, port, int(argument)).serve(),
+            "keep": lambda sock: _Keeping(sock, port, kept).serve(),
             "pass": lambda sock: _Passing(sock, port, passed).serve(),
         }
         _serve(listener, works[mode])

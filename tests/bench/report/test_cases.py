@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.report import cases, catalogue, connections, failover, interpreter, scale
+from tests.bench.report import bare, cases, catalogue, connections, failover, interpreter, scale
 from tests.bench.report.__main__ import QUICK, main
 from tests.bench.report.bench import Bench, Case
 from tests.bench.report.catalogue import Group
+from tests.bench.report.floors import Floor
 from tests.bench.report.results import LIMIT, Results
 from tests.bench.report.systems import KAFKA, OURS, Launcher
 from tests.support.broker import Cluster
@@ -137,6 +138,25 @@ def test_system_without_descriptors_for_so_many_partitions_is_remarked(bench: Be
     [[remark]] = bench.results.remarks.values()
     assert remark.startswith("kafka 2.8.2, 1000000000 partitions: ")
     assert not bench.results.found
+
+
+def test_server_that_keeps_writes_each_batch_to_the_file_of_its_partition(tmp_path: Path) -> None:
+    batch = bare.batch(1000)
+    with Floor("keep", str(tmp_path)) as floor:
+        for _ in range(2):
+            bare.check(floor.connect, bare.produce_frame("kept", 2, batch))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "kept-0": batch * 2,
+        "kept-1": batch * 2,
+    }
+
+
+def test_server_that_keeps_acknowledges_no_damaged_batch(tmp_path: Path) -> None:
+    damaged = bare.batch(1000)[:-1] + b"w"
+    with Floor("keep", str(tmp_path)) as floor, floor.connect() as sock:
+        sock.sendall(bare.produce_frame("kept", 1, damaged))
+        assert sock.recv(1) == b""
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize(("rate", "seconds", "shown"), [(1, 0.5, 1), (10, 0.5, 2)])
