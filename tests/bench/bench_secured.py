@@ -51,7 +51,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.bench import bench_produce_fetch, ratios
 from tests.bench.bench_partitions import processor_s
-from tests.bench.report import interpreter
+from tests.bench.report import interpreter, warmth
 from tests.bench.side_by_side import BROKERS, SETTINGS, KafkaAtItsBest
 from tests.bench.warm_tools import WarmTools
 from tests.support import certificates, clients
@@ -70,8 +70,6 @@ MEGA: Final = 1_000_000
 MEGABYTES: Final = {100: 40, 1000: 150, 10_000: 200}
 MOST_MEGABYTES: Final = 1000
 RUN_SECONDS: Final = 2.0
-# A warm-up that took Kafka less than this share of the one before is not the last one.
-STILL_WARMING: Final = 0.9
 MOST_WARM_UPS: Final = 4
 QUICK_SHARE: Final = 4
 QUICK_MINUTES: Final = 7.5
@@ -264,16 +262,16 @@ class Bench:
         Their JVMs compile meanwhile. They are warm if they took about as much processor time as in
         the time before, or after `most` times.
         """
-        former = math.inf
-        for number in range(most):
+
+        def do_pass(number: int) -> dict[str, float]:
             for case in cases:
                 self.run(case, [*self._clusters])
             spent = sum(each[KAFKA][-1] for each in self.table.processor.values())
             self.table = _table()
             print(f"warm-up {number + 1}: Kafka took {spent:.1f} s per GB, in all", flush=True)
-            if spent > STILL_WARMING * former:
-                break
-            former = spent
+            return {KAFKA: spent}
+
+        warmth.warm_up(do_pass, most)
 
     def run(self, case: Case, names: Sequence[str]) -> None:
         """Run a case against clusters, one after the other."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import datetime
 import math
 import os
@@ -38,10 +39,10 @@ from rich.progress import (
 )
 
 from tests.bench.bench_produce_fetch import positive
-from tests.bench.report import catalogue, interpreter
+from tests.bench.report import catalogue, interpreter, warmth
 from tests.bench.report.bench import Bench, Case, Volume
-from tests.bench.report.results import Results
-from tests.bench.report.systems import Launcher
+from tests.bench.report.results import PER_GIGABYTE, Results
+from tests.bench.report.systems import PEERS, Launcher
 from tests.bench.warm_tools import WarmTools
 
 ROOT: Final = Path(__file__).parents[3]
@@ -49,7 +50,8 @@ REPORT: Final = ROOT / "tests" / "bench" / "RESULTS.md"
 # Short runs count latency for as long: of 10 MB/s, three records are beyond the last percentile.
 WHOLE: Final = Volume(megabytes=500, seconds=2, latency_seconds=4)
 QUICK: Final = Volume(megabytes=300, seconds=1, latency_seconds=4)
-WARM_UP: Final = Volume(megabytes=150, seconds=1, latency_seconds=2)
+WARM_UP: Final = Volume(megabytes=300, seconds=1, latency_seconds=2)
+MOST_WARM_UPS: Final = 6
 DAY_SECONDS: Final = 86_400
 METHOD: Final = (
     "Clients, brokers and ZooKeeper share the machine. Kafka runs with its default threads, 1 GiB",
@@ -85,6 +87,8 @@ def run(options: argparse.Namespace, launcher: Launcher, bar: Progress) -> Resul
     volume = QUICK if options.quick else WHOLE
     plans = [catalogue.steps(group.cases, options.rounds) for group in options.groups]
     seconds = sum(case.seconds for plan in plans for _, case in plan)
+    for group in options.groups:
+        seconds += MOST_WARM_UPS * sum(one.seconds for one in catalogue.warming(group.cases))
     task = bar.add_task("starting", total=seconds)
     for group, plan in zip(options.groups, plans, strict=True):
         with contextlib.ExitStack() as stack:
@@ -103,6 +107,7 @@ def run(options: argparse.Namespace, launcher: Launcher, bar: Progress) -> Resul
             # JVMs compile, and connections open, before anything counts.
             warm_up = _made(folder / "warm-up")
             warm = Bench(warm_up, launcher, found, tools, WARM_UP, Results())
+            _warm_up(warm, catalogue.warming(group.cases), bar)
             for number, case in plan:
                 _round(bench if number >= 0 else warm, case, number, bar)
     return results
@@ -118,6 +123,27 @@ def _round(bench: Bench, case: Case, number: int, bar: Progress) -> None:
         bar.update(task, description=f"{said}, {case.title}: {name}")
         case.measure(bench, name)
         bar.advance(task, case.seconds / len(case.systems))
+
+
+def _warm_up(bench: Bench, cases: Sequence[Case], bar: Progress) -> None:
+    """Repeat cases until Kafka's brokers take about as much processor time as the time before.
+
+    This project's brokers compile nothing, so that the first pass does for them.
+    """
+    [task] = bar.task_ids
+
+    def do_pass(number: int) -> dict[str, float]:
+        for case in cases:
+            repeated = case if number == 0 else dataclasses.replace(case, systems=PEERS)
+            _round(bench, repeated, number - MOST_WARM_UPS, bar)
+        spent = {name: bench.results.newest(name, PER_GIGABYTE) for name in PEERS}
+        said = ", ".join(f"{name} {value:.2f} {PER_GIGABYTE}" for name, value in spent.items())
+        bar.console.print(f"warm-up {number + 1}: {said}")
+        return spent
+
+    if cases:
+        left = MOST_WARM_UPS - warmth.warm_up(do_pass, MOST_WARM_UPS)
+        bar.advance(task, left * sum(one.seconds for one in cases))
 
 
 def _made(folder: Path) -> Path:

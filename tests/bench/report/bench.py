@@ -60,7 +60,8 @@ class Case:
     `limit` measures what the machine, or the client, reaches at most. A case that takes minutes
     says how many `rounds` do at most, and measures fewer `systems`: how much a broker differs from
     itself is known from the others. There are no `warm_ups` where other cases of the group run the
-    same code of clients and brokers before. `seconds` are about those of a round. A case that
+    same code of clients and brokers before; None are as many as Kafka's brokers need to be warm.
+    `tools` are the clients in JVMs that it needs. `seconds` are about those of a round. A case that
     `restarts` brokers runs after all rounds of the others, which would find cold JVMs.
     """
 
@@ -69,7 +70,8 @@ class Case:
     quick: bool = True
     limit: Callable[[Bench], None] | None = None
     rounds: int | None = None
-    warm_ups: int = 2
+    warm_ups: int | None = 2
+    tools: int = 0
     seconds: float = 10.0
     restarts: bool = False
     systems: Sequence[str] = SYSTEMS

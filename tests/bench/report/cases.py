@@ -24,6 +24,7 @@ from tests.bench.warm_tools import WarmTools
 MEGA: Final = 1_000_000
 GIGA: Final = 1_000_000_000
 MANY_PARTITIONS: Final = 200
+PRODUCERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def produce(title: str, shape: Shape, goal: float | None, share: float | None, q
             each = (processor_s(floor.pid) - before) / (count * shape.size / GIGA)
             bench.results.note(spent, WRITES, each)
 
-    return Case(f"produce {title}", measure, quick, None if share is None else limits)
+    return Case(f"produce {title}", measure, quick, None if share is None else limits, tools=1)
 
 
 def many_producers(shape: Shape) -> Case:
@@ -95,7 +96,7 @@ def many_producers(shape: Shape) -> Case:
             reached = bench.java(lambda tools: write(tools, bootstrap, made, shape, count))
             bench.results.note(speed, name, reached)
 
-    return Case("eight producers", measure, quick=False)
+    return Case("eight producers", measure, quick=False, tools=PRODUCERS)
 
 
 def consume(
@@ -130,7 +131,7 @@ def consume(
             reached = bench.tools[0].consume(floor.bootstrap, bench.new_name(), count, size)
             bench.results.note(speed, LIMIT, reached)
 
-    return Case(f"consume {title}", measure, quick, None if speed.share is None else limit)
+    return Case(f"consume {title}", measure, quick, None if speed.share is None else limit, tools=1)
 
 
 def forget(running: Running, name: str) -> None:

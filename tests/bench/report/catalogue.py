@@ -22,27 +22,32 @@ from tests.bench.report.cases import (
 )
 from tests.bench.report.systems import KAFKA, OURS, PEERS, SYSTEMS
 
-PRODUCERS: Final = 8
+# As many warm-ups as it takes.
+WARM: Final = None
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Cases for systems of so many brokers with these settings, and so many JVMs for clients.
+    """Cases for systems of so many brokers with these settings.
 
     Without brokers, the cases start systems of their own.
     """
 
     brokers: int
     cases: Sequence[Case]
-    tools: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def tools(self) -> int:
+        """How many clients in JVMs the cases share."""
+        return max(one.tools for one in self.cases)
 
 
 def groups() -> list[Group]:
     """Return all cases. What takes much memory, or kills brokers, has systems of its own."""
     return [
-        Group(1, of_one_broker(), tools=PRODUCERS),
-        Group(3, of_three_brokers(), tools=1),
+        Group(1, of_one_broker()),
+        Group(3, of_three_brokers()),
         Group(3, of_dying_brokers(), settings=failover.SETTINGS),
         Group(1, of_many_connections()),
         Group(0, of_many_partitions()),
@@ -52,8 +57,8 @@ def groups() -> list[Group]:
 def chosen(every: Iterable[Group], *, quick: bool, only: str = "") -> list[Group]:
     """Return the groups with the cases of a run, without those that keep none.
 
-    `quick` keeps the cases of short runs, and one JVM for clients; `only` those whose title has
-    the text, in upper or lower case.
+    `quick` keeps the cases of short runs; `only` those whose title has the text, in upper or lower
+    case.
     """
     found = []
     for group in every:
@@ -63,14 +68,21 @@ def chosen(every: Iterable[Group], *, quick: bool, only: str = "") -> list[Group
             if (one.quick or not quick) and only.lower() in one.title.lower()
         ]
         if kept:
-            tools = min(1, group.tools) if quick else group.tools
-            found.append(replace(group, cases=kept, tools=tools))
+            found.append(replace(group, cases=kept))
     return found
 
 
+def warming(cases: Sequence[Case]) -> list[Case]:
+    """Return the cases that are repeated until Kafka's brokers are warm, before all steps."""
+    return [one for one in cases if one.warm_ups is None]
+
+
 def steps(cases: Sequence[Case], rounds: int) -> list[tuple[int, Case]]:
-    """Return what runs in which round, in this order; numbers below 0 are warm-ups."""
-    passes = range(-max((one.warm_ups for one in cases), default=0), rounds)
+    """Return what runs in which round, in this order; numbers below 0 are warm-ups.
+
+    The warm-ups of `warming` cases are not among them: how many there are is not known before.
+    """
+    passes = range(-max((one.warm_ups or 0 for one in cases), default=0), rounds)
     return [
         (number, case)
         for restarts in (False, True)
@@ -81,25 +93,26 @@ def steps(cases: Sequence[Case], rounds: int) -> list[tuple[int, Case]]:
 
 
 def _is_due(case: Case, number: int) -> bool:
-    return number >= -case.warm_ups and (case.rounds is None or number < case.rounds)
+    return number >= -(case.warm_ups or 0) and (case.rounds is None or number < case.rounds)
 
 
 def of_one_broker() -> list[Case]:
     """Return the cases with one broker.
 
     A JVM compiles for long: the processor time of Kafka falls to a third or less in three passes.
+    What they compile serves the other cases, too.
     """
     one_partition, many_partitions = Shape(1000, partitions=1), Shape(1000, partitions=200)
     return [
-        _takes(7, 3, produce("100 B", Shape(100), 1.6, 0.9, quick=True)),
-        _takes(8, 3, produce("1 kB", Shape(1000), 2.0, 0.9, quick=True)),
-        _takes(6, 3, produce("10 kB", Shape(10_000), 2.0, 0.9, quick=True)),
+        _takes(7, WARM, produce("100 B", Shape(100), 1.6, 0.9, quick=True)),
+        _takes(8, WARM, produce("1 kB", Shape(1000), 2.0, 0.9, quick=True)),
+        _takes(6, WARM, produce("10 kB", Shape(10_000), 2.0, 0.9, quick=True)),
         _takes(4, 2, produce("1 kB, lz4", Shape(1000, codec="lz4"), None, None, quick=False)),
         _takes(4, 2, produce("1 kB, zstd", Shape(1000, codec="zstd"), None, None, quick=False)),
         _takes(8, 0, produce("1 kB, one partition", one_partition, None, None, quick=False)),
         _takes(10, 0, produce("1 kB, 200 partitions", many_partitions, None, None, quick=False)),
         _takes(12, 1, many_producers(Shape(1000))),
-        _takes(13, 3, consume("1 kB", 1000, 1.3)),
+        _takes(13, WARM, consume("1 kB", 1000, 1.3)),
         _takes(7, 0, consume("100 B", 100, 1.3, quick=False)),
         _takes(14, 0, consume("1 kB, not in the page cache", 1000, None, cold=True, quick=False)),
         _takes(14, 0, consume("1 kB, closed segments", 1000, None, closed=True, quick=False)),
@@ -117,9 +130,9 @@ def of_one_broker() -> list[Case]:
 def of_three_brokers() -> list[Case]:
     """Return the cases with three brokers."""
     return [
-        _takes(15, 2, produce("100 B", Shape(100, "all"), 2.5, None, quick=False)),
-        _takes(16, 3, produce("1 kB", Shape(1000, "all"), 2.5, None, quick=True)),
-        _takes(12, 2, produce("10 kB", Shape(10_000, "all"), 2.5, None, quick=False)),
+        _takes(15, WARM, produce("100 B", Shape(100, "all"), 2.5, None, quick=False)),
+        _takes(16, WARM, produce("1 kB", Shape(1000, "all"), 2.5, None, quick=True)),
+        _takes(12, WARM, produce("10 kB", Shape(10_000, "all"), 2.5, None, quick=False)),
     ]
 
 
@@ -147,7 +160,9 @@ def of_many_partitions() -> list[Case]:
     ]
 
 
-def _takes(seconds: float, warm_ups: int, case: Case, chosen: Sequence[str] = SYSTEMS) -> Case:
+def _takes(
+    seconds: float, warm_ups: int | None, case: Case, chosen: Sequence[str] = SYSTEMS
+) -> Case:
     """Return a case with about the seconds of a round, its warm-ups and its systems."""
     return replace(case, seconds=seconds, warm_ups=warm_ups, systems=chosen)
 

@@ -52,6 +52,11 @@ class Results:
         """Keep a line for below a section's table, such as why a system is missing in it."""
         self.remarks.setdefault(section, []).append(text)
 
+    def newest(self, system: str, unit: str) -> float:
+        """Return the sum of a system's newest values in a unit, one of each line that has it."""
+        rows = (by for what, by in self.found.items() if what.unit == unit)
+        return sum(by[system][-1] for by in rows if system in by)
+
     def sections(self) -> Iterator[str]:
         """Yield the lines of a table for each section."""
         noise = self.noise()

@@ -23,9 +23,10 @@ def nothing(_: Bench, __: str) -> None:
     """A case that measures nothing."""
 
 
-SHORT = Case("produce 1 kB", nothing)
+SHORT = Case("produce 1 kB", nothing, tools=1)
 LONG = Case("leader failover", nothing, quick=False, rounds=3, warm_ups=0)
-EVERY = [Group(1, [SHORT], tools=8), Group(3, [SHORT, LONG], tools=1), Group(3, [LONG])]
+MANY = Case("eight producers", nothing, quick=False, tools=8)
+EVERY = [Group(1, [SHORT, MANY]), Group(3, [SHORT, LONG]), Group(3, [LONG])]
 
 
 def titles(groups: list[Group]) -> list[list[str]]:
@@ -35,7 +36,7 @@ def titles(groups: list[Group]) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("quick", "only", "expected"),
     [
-        (False, "", [[SHORT.title], [SHORT.title, LONG.title], [LONG.title]]),
+        (False, "", [[SHORT.title, MANY.title], [SHORT.title, LONG.title], [LONG.title]]),
         (True, "", [[SHORT.title], [SHORT.title]]),
         (False, "Failover", [[LONG.title], [LONG.title]]),
         (True, "failover", []),
@@ -47,9 +48,10 @@ def test_a_run_has_groups_with_the_cases_that_it_is_asked_for(
     assert titles(catalogue.chosen(EVERY, quick=quick, only=only)) == expected
 
 
-def test_a_short_run_has_one_jvm_where_there_are_clients_in_jvms() -> None:
+def test_a_run_starts_as_many_clients_in_jvms_as_its_cases_need() -> None:
     assert [one.tools for one in catalogue.chosen(EVERY, quick=True)] == [1, 1]
     assert [one.tools for one in catalogue.chosen(EVERY, quick=False)] == [8, 1, 0]
+    assert [one.tools for one in catalogue.chosen(EVERY, quick=False, only="1 kB")] == [1, 1]
 
 
 def test_brokers_are_restarted_after_all_other_rounds() -> None:
@@ -61,6 +63,16 @@ def test_brokers_are_restarted_after_all_other_rounds() -> None:
         *[(one, title) for one in range(3) for title in (warm.title, LONG.title, SHORT.title)],
         *[(3, warm.title), (3, SHORT.title)],
         *[(one, restarting.title) for one in range(4)],
+    ]
+
+
+def test_cases_that_warm_brokers_up_are_no_steps_before_the_rounds() -> None:
+    warming = Case("warming", nothing, warm_ups=None)
+    assert catalogue.warming([warming, SHORT]) == [warming]
+    planned = catalogue.steps([warming, Case("warm", nothing, warm_ups=1)], rounds=2)
+    assert [(number, case.title) for number, case in planned] == [
+        (-1, "warm"),
+        *[(one, title) for one in range(2) for title in ("warming", "warm")],
     ]
 
 

@@ -104,6 +104,16 @@ def test_missed_goal_that_a_limit_misses_too_names_it(
     assert expected in "\n".join(results.sections())
 
 
+def test_newest_figures_of_a_unit_are_added() -> None:
+    results = Results()
+    for value in (9.0, 1.0):
+        results.note(What("a", "1 kB", "s/GB"), KAFKA, value)
+        results.note(What("a", "100 B", "s/GB"), KAFKA, value + 1)
+        results.note(What("a", "1 kB", "MB/s"), KAFKA, value)
+    assert results.newest(KAFKA, "s/GB") == 3
+    assert results.newest(OURS, "s/GB") == 0
+
+
 def test_missed_goals_are_listed() -> None:
     results = Results()
     for system, values in figures(1, 1, 1).items():
