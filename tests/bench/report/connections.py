@@ -21,7 +21,7 @@ from tests.support.broker import Broker
 from tests.support.memory_use import resident_bytes
 
 COUNT: Final = 1000
-IDLE_SECONDS: Final = 10.0
+IDLE_SECONDS: Final = 5.0
 REST_SECONDS: Final = 5.0
 # What a broker, or this process, has beside.
 SPARE_DESCRIPTORS: Final = 500
@@ -67,7 +67,7 @@ def idle(count: int = COUNT, seconds: float = IDLE_SECONDS) -> Case:
             bench.results.note(spent, name, idle_ms_per_second(broker, seconds))
             bench.results.note(memory, name, resident_bytes(broker.pid) / MEBI)
 
-    return Case(f"{count} connections, idle", measure, quick=False, rounds=3)
+    return Case(f"{count} connections, idle", measure, quick=False)
 
 
 def idle_ms_per_second(broker: Broker, seconds: float) -> float:
