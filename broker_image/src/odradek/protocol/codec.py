@@ -46,6 +46,8 @@ SHORT: Final = 100
 
 _decoders: dict[tuple[type, int], compiler.Decoder] = {}
 _encoders: dict[tuple[type, int], compiler.Encoder] = {}
+_without_records: dict[tuple[type, int], compiler.Encoder] = {}
+"""Those of `_encoders` whose messages are one part."""
 _sliced_decoders: dict[tuple[type, int], compiler.SlicedDecoder] = {}
 _object_arrays: dict[type, tuple[str, ...]] = {}
 _sliced_encoders: dict[tuple[type, int], compiler.SlicedEncoder] = {}
@@ -107,7 +109,13 @@ def encode_parts(message: object, version: int, start: bytes = b"") -> list[Part
 
     The caller then owns the regions.
     """
-    encode_into = _encoders.get((type(message), version)) or _encoder(type(message), version)
+    kind = type(message), version
+    encode_into = _without_records.get(kind)
+    if encode_into is not None:
+        small: list[Any] = [start]
+        encode_into(message, small.append, small.append)
+        return [b"".join(small)]
+    encode_into = _encoders.get(kind) or _encoder(*kind)
     pieces = _Pieces((start,))
     encode_into(message, pieces.append, pieces.add_records)
     return [b"".join(pieces)] if pieces.parts is None else pieces.end()
@@ -201,6 +209,8 @@ def _encoder(cls: type, version: int) -> compiler.Encoder:
     if encoder is None:
         _check_version(cls, version)
         encoder = _encoders[cls, version] = compiler.compile_encoder(cls, version)
+        if not schema.has_records(cls):
+            _without_records[cls, version] = encoder
     return encoder
 
 

@@ -420,18 +420,29 @@ class _EncoderSource(_Source):
         if item in FIXED:
             self._run.append((expression, FIXED[item][0]))
             return
-        value, length = self.local(), self.local()
+        value = self.local()
         self.line(f"{value} = {expression}")
-        if nullable:
-            self.line(f"if {value} is None: {value} = b''; {length} = -1")
-            self.line("else:")
-            self.indent()
+        if not nullable:
+            self._write_bytes(value, item)
+            return
+        run = list(self._run)  # goes with the length, in either branch
+        self.line(f"if {value} is None:")
+        self.indent()
+        self._write_length(None, "h" if item is Kind.STRING else "i")
+        self.dedent()
+        self._run = run
+        self.line("else:")
+        self.indent()
+        self._write_bytes(value, item)
+        self.dedent()
+
+    def _write_bytes(self, value: str, item: Kind) -> None:
+        """Write the string, bytes or records in a local that is not None."""
+        length = self.local()
         if item is Kind.STRING:
             self.line(f"{value} = {value}.encode()")
         measure = "part_length" if item is Kind.RECORDS else "len"
         self.line(f"{length} = {measure}({value})")
-        if nullable:
-            self.dedent()
         if item is Kind.STRING and self.flexible:
             self.line(f"if {length} > {MAX_STRING}: raise ValueError('string too long')")
         self._write_length(length, "h" if item is Kind.STRING else "i")
@@ -473,11 +484,15 @@ class _EncoderSource(_Source):
         self.end_numbers(f"len({part})")
         self.dedent()
 
-    def _write_length(self, length: str, char: str) -> None:
-        if self.flexible:
+    def _write_length(self, length: str | None, char: str) -> None:
+        """Write the length in a local, None for that of null."""
+        if self.flexible and length is None:
+            self._run.append(("0", "b"))
+            self.flush()
+        elif self.flexible:
             self.flush()
             short = f"SHORT[{length} + 1] if {length} < 127"
             self.line(f"{self._add}({short} else write_uvarint({length} + 1))")
         else:
-            self._run.append((length, char))
+            self._run.append((length or "-1", char))
             self.flush()

@@ -25,6 +25,8 @@ _FLEXIBLE_FROM: Final = {
 _NEVER: Final = 0x8000
 _NO_TAGS: Final = b"\0"
 
+_tuple = tuple.__new__
+
 
 class RequestHeader(NamedTuple):
     """Header of a request; the pair of key and version need not be one that is known here.
@@ -64,7 +66,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
                 position += 1
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedError(f"request header: {error}") from error
-    return RequestHeader(key, version, correlation_id, client_id), position
+    return _tuple(RequestHeader, (key, version, correlation_id, client_id)), position
 
 
 def encode_request_header(header: RequestHeader) -> bytes:

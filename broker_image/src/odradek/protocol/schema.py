@@ -109,6 +109,14 @@ def has_arrays(cls: type) -> bool:
     )
 
 
+def has_records(cls: type) -> bool:
+    """Return whether a message or structure has records, in any version, at any depth."""
+    items = [field.type.item for field in of(cls).fields]
+    return any(
+        item is Kind.RECORDS if isinstance(item, Kind) else has_records(item) for item in items
+    )
+
+
 def is_declared(cls: type) -> bool:
     """Return whether `cls` is a message or structure."""
     return cls in _SCHEMAS
