@@ -62,6 +62,8 @@ from odradek.security.acls import CLUSTER_NAME, AclOperation, ResourceType
 
 logger = logging.getLogger(__name__)
 
+_tuple = tuple.__new__
+
 READ, DESCRIBE, ALTER = AclOperation.READ, AclOperation.DESCRIBE, AclOperation.ALTER
 DESCRIBE_CONFIGS, ALTER_CONFIGS = AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS
 
@@ -320,12 +322,12 @@ class Dispatcher:
             header, position = headers.decode_request_header(frame)
         except MalformedError as error:
             raise ProtocolViolation(str(error)) from error
-        served = self._served.get(header.api_key)
+        key, version, correlation_id, client_id = header
+        served = self._served.get(key)
         if served is None:
-            raise ProtocolViolation(f"request key {header.api_key} is not served")
-        version = header.api_version
+            raise ProtocolViolation(f"request key {key} is not served")
         if not served.lowest <= version <= served.highest:
-            return _unsupported(served, version, header.correlation_id)
+            return _unsupported(served, version, correlation_id)
         is_large = False
         request = answer = quota = None
         try:
@@ -340,7 +342,7 @@ class Dispatcher:
                 request = await _decode_in_slices(served, version, frame, position)
             except MalformedError as error:
                 raise ProtocolViolation(str(error)) from error
-            if not self._has_metadata and header.api_key not in _BEFORE_METADATA:
+            if not self._has_metadata and key not in _BEFORE_METADATA:
                 # The metadata cache is still empty: "unknown topic" would be wrong.
                 await self._broker.metadata.wait_until_initialized()
                 self._has_metadata = True
@@ -351,35 +353,38 @@ class Dispatcher:
             answer = await served.handle(
                 self._broker,
                 request,
-                RequestContext(
-                    version,
-                    header.client_id,
-                    self._listener,
-                    peer.host,
-                    peer.connection_id,
-                    peer.is_connected,
-                    peer.principal,
-                    quota,
-                    peer.next_request,
-                    peer.unasked,
-                    peer.takes_later and meter is None and not is_large,
+                _tuple(
+                    RequestContext,
+                    (
+                        version,
+                        client_id,
+                        self._listener,
+                        peer.host,
+                        peer.connection_id,
+                        peer.is_connected,
+                        peer.principal,
+                        quota,
+                        peer.next_request,
+                        peer.unasked,
+                        peer.takes_later and meter is None and not is_large,
+                    ),
                 ),
             )
-            if isinstance(answer, Later):
+            kind = type(answer)
+            if kind is Later:
                 return Later(partial(self._answer_later, served, header, answer, began))
             if quota is not None:
                 answer = _throttled(header, quota, answer, peer)
-            self._observe[header.api_key](perf_counter() - began)
+            self._observe[key](perf_counter() - began)
             if answer is None:
                 return None
-            correlation_id = header.correlation_id
-            if isinstance(answer, bytes):
+            if kind is bytes:
                 start = headers.encode_response_header(served.api, version, correlation_id)
                 return [start + answer]
             if (
                 not is_large
-                and version >= _answers_briefly_from(header.api_key)
-                and not _is_long_of_session(answer)
+                and version >= _answers_briefly_from(key)
+                and not (kind is FetchResponse and _is_long_of_session(answer))
             ):
                 return headers.encode_response(served.api, version, correlation_id, answer)
             # Small requests may have large answers.
@@ -434,12 +439,8 @@ class Dispatcher:
         )
 
 
-def _is_long_of_session(answer: object) -> bool:
-    return (
-        answer.__class__ is FetchResponse
-        and answer.session_id != NO_SESSION
-        and fetch_answers.is_long(answer)
-    )
+def _is_long_of_session(answer: FetchResponse) -> bool:
+    return answer.session_id != NO_SESSION and fetch_answers.is_long(answer)
 
 
 def _throttled(
