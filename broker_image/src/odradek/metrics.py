@@ -210,7 +210,7 @@ class BrokerMetrics(Collector):
 
     def bytes_in(self, topic: str, size: int, records: int) -> None:
         """Count records that producers appended."""
-        traffic = self._of(topic)
+        traffic = self._traffic.get(topic) or self._of(topic)
         traffic.bytes_in += size
         traffic.messages_in += records
 

@@ -64,8 +64,11 @@ async def produce(
     """
     entries: Entries = {}
     count = 0
+    unrestricted = context.version >= FIRST_WITH_INVALID_RECORD
     for number, topic in enumerate(request.topic_data, 1):
         name = topic.name
+        if name in INTERNAL_TOPICS:
+            unrestricted = False
         for part in topic.partition_data:
             # As in Kafka, of a partition that is named twice the last records count.
             entries[_tuple(TopicPartition, (name, part.index))] = part.records or b""
@@ -80,13 +83,21 @@ async def produce(
     if refusal is not NO_ERROR:
         outcomes = [AppendOutcome(key, refusal) for key in entries]
     else:
-        outcomes, appended = await _append_where_allowed(broker, request, context, entries.items())
+        if unrestricted:
+            appended = await broker.replicas.begin_append(
+                entries.items(), request.acks, request.timeout_ms, CLIENT
+            )
+            outcomes = appended.outcomes
+        else:
+            outcomes, appended = await _append_where_allowed(
+                broker, request, context, entries.items()
+            )
         if request.acks == ACKS_ALL:
             if context.takes_later and not appended.is_settled:
                 sizes = [len(records) for records in entries.values()]
                 return Later(partial(_acknowledged, broker, sizes, outcomes, appended))
             await appended.acknowledged()
-    _count(broker, list(map(len, entries.values())), outcomes)
+    _count(broker, map(len, entries.values()), outcomes)
     if request.acks == 0:
         _raise_if_failed(outcomes)
         return None
@@ -106,7 +117,7 @@ async def _produce_in_slices(
             some, appended = await _append_where_allowed(broker, request, context, few)
             if request.acks == ACKS_ALL:
                 await appended.acknowledged()
-        _count(broker, [len(records) for _, records in few], some)
+        _count(broker, (len(records) for _, records in few), some)
         outcomes += some
         await slices.pause()
     slices.discard(entries)
@@ -116,12 +127,12 @@ async def _produce_in_slices(
     return await slices.run(_response_in_slices(outcomes))
 
 
-def _count(broker: Broker, sizes: Sequence[int], outcomes: Iterable[AppendOutcome]) -> None:
+def _count(broker: Broker, sizes: Iterable[int], outcomes: Iterable[AppendOutcome]) -> None:
     """Count the bytes and records that were appended; there is a size for each outcome."""
     count = broker.metrics.bytes_in
-    for number, outcome in enumerate(outcomes):
+    for size, outcome in zip(sizes, outcomes, strict=True):
         if outcome.error is NO_ERROR:
-            count(outcome.key.topic, sizes[number], outcome.record_count)
+            count(outcome.key.topic, size, outcome.record_count)
 
 
 def _raise_if_failed(outcomes: Iterable[AppendOutcome]) -> None:
