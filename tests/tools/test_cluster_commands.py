@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,7 +121,7 @@ def test_cluster_shows_what_each_broker_holds(cluster: Cluster) -> None:
         (("topics", "create", "x", "--replication-factor", "9"), "INVALID_REPLICATION_FACTOR"),
         (("topics", "create", "x", "--config", "nope=1"), "INVALID_CONFIG"),
         (("topics", "create", "x", "--config", "nope"), "--config nope is not KEY=VALUE"),
-        (("topics", "create", "x", "--partitions", "0"), "0 is not in the range x>=1"),
+        (("topics", "create", "x", "--partitions", "0"), "0 is not in the range 1<=x<=2147483647"),
         (("topics", "create", "x", "--replica-assignment", "1;2"), "is not a list such as"),
         (
             ("topics", "create", "x", "--replica-assignment", "1", "--partitions", "1"),
@@ -135,6 +137,12 @@ def test_cluster_shows_what_each_broker_holds(cluster: Cluster) -> None:
             ("configs", "alter", "--broker", "1", "--add-config", "broker.id=7"),
             "INVALID_REQUEST",
         ),
+        (("topics", "create", "a\udcff"), "is not UTF-8"),
+        (("topics", "create", "x", "--config", "retention.ms=\udcff"), "is not UTF-8"),
+        (("topics", "create", "x" * 40_000), "too long for a request"),
+        (("topics", "create", "x", "--partitions", str(2**31)), "not in the range"),
+        (("topics", "create", "x", "--replica-assignment", str(2**31)), "is not a list such as"),
+        (("topics", "create", "x", "--replica-assignment", "9" * 5000), "is not a list such as"),
     ],
 )
 def test_mistake_is_one_line_and_status_2(
@@ -145,6 +153,42 @@ def test_mistake_is_one_line_and_status_2(
     # Of a wrong option click shows the usage, too.
     assert len(told.splitlines()) == 1 or told.startswith("Usage: ")
     assert document(cluster, "topics", "list") == []
+
+
+@pytest.mark.parametrize(
+    ("redirection", "status", "said"),
+    [
+        (">/dev/full", 1, "odradek: cannot write to stdout: No space left on device\n"),
+        (">&-", 2, "odradek: stdout is closed\n"),
+    ],
+)
+@pytest.mark.parametrize("command", ["topics list", "topics list -o json", "cluster"])
+def test_answer_that_nobody_gets_is_no_success(
+    cluster: Cluster, command: str, redirection: str, status: int, said: str
+) -> None:
+    done = subprocess.run(
+        f"exec {sys.executable} -m odradek {command} --bootstrap-server {cluster.bootstrap} "
+        f"{redirection}",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (status, said)
+
+
+def test_config_that_is_deleted_and_was_never_set_is_told(cluster: Cluster) -> None:
+    run(cluster, "topics", "create", "plain", "--config", "retention.ms=5")
+    for own in (("--topic", "plain"), ("--broker", "1"), ("--broker-defaults",)):
+        alter = ("configs", "alter", *own, "--bootstrap-server", cluster.bootstrap)
+        done = preloaded.run("odradek", *alter, "--delete-config", "retention.mss", timeout=60)
+        assert done.stderr.startswith("odradek: warning: ")
+        assert done.stderr.endswith(" had no retention.mss of its own\n")
+    alter = ("configs", "alter", "--topic", "plain", "--bootstrap-server", cluster.bootstrap)
+    done = preloaded.run("odradek", *alter, "--delete-config", "retention.ms", timeout=60)
+    assert (done.stdout, done.stderr) == ("topic plain changed\n", "")
+    run(cluster, "topics", "delete", "plain")
 
 
 def test_unreachable_cluster_is_status_1() -> None:

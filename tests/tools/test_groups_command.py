@@ -10,6 +10,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from odradek.tools import zookeeper_client
+from odradek.tools.errors import ToolError
 from odradek.zk import consumers
 from tests.support import preloaded
 from tests.support.broker import STEADY, Cluster, wait_until
@@ -270,6 +272,24 @@ def test_copy_passes_over_deleted_topics_and_never_goes_back(cluster: Cluster) -
         ),
         (["reset-offsets", "AT", "--group", "g", "--from-file", "/nowhere"], "cannot read"),
         (["migrate", "AT", "--group", "g", "--to", "kafka"], "--zookeeper is required"),
+        (["describe", "AT", "--group", "\udcff"], "is not UTF-8"),
+        (["describe", "AT", "--group", ""], "INVALID_GROUP_ID"),
+        (
+            ["reset-offsets", "AT", "--group", "g", "--topic", f"t:{'9' * 5000}", "--to-latest"],
+            "is not TOPIC or TOPIC:0,1",
+        ),
+        (
+            [*("reset-offsets", "AT", "--group", "g", "--topic", "t"), "--from-file", "/dev/null"],
+            "give either --from-file, or --topic or --all-topics",
+        ),
+        (
+            ["reset-offsets", "AT", "--group", "g", "--from-file", "/dev/null", "--execute"],
+            "there are no offsets of group g to reset",
+        ),
+        (
+            ["reset-offsets", "AT", "--group", "gone", "--all-topics", "--to-latest", "--execute"],
+            "there are no offsets of group gone to reset",
+        ),
     ],
 )
 def test_mistake_is_one_line(cluster: Cluster, arguments: list[str], words: str) -> None:
@@ -279,6 +299,37 @@ def test_mistake_is_one_line(cluster: Cluster, arguments: list[str], words: str)
     assert said == ""
     assert len(error.splitlines()) == 1
     assert words in error
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "kept/offsets", "/"])
+def test_no_name_of_a_group_reaches_other_znodes(cluster: Cluster, name: str) -> None:
+    at = ("--zookeeper", cluster.zookeeper.connect)
+    with cluster.zookeeper.client() as client:
+        path = consumers.offset_path("kept", TOPIC, 0)
+        client.ensure_path(path)
+        client.set(path, b"5")
+        for command in (
+            ("delete", "--execute"),
+            ("describe",),
+            ("reset-offsets", "--topic", TOPIC, "--to-latest", "--execute"),
+        ):
+            _, error = run(command[0], *at, "--group", name, *command[1:], status=2)
+            assert error == f"odradek: {name!r} is no name of a group in ZooKeeper\n"
+        assert client.get(path)[0] == b"5"
+
+
+def test_group_that_is_named_twice_is_deleted_once(cluster: Cluster) -> None:
+    commit(cluster, "twice", 1)
+    delete = ("delete", "--bootstrap-server", cluster.bootstrap, "--group", "twice")
+    assert run(*delete, "--group", "twice", "--execute")[0] == "Groups twice are deleted.\n"
+
+
+def test_offsets_are_reset_to_0_and_by_0(cluster: Cluster) -> None:
+    commit(cluster, "zero", 4)
+    reset = ("reset-offsets", "--bootstrap-server", cluster.bootstrap, "--group", "zero")
+    for way, offset in (("--shift-by", "4"), ("--to-offset", "0")):
+        said, _ = run(*reset, "--all-topics", way, "0", "--execute")
+        assert [row[3] for row in rows(said)] == [offset, offset]
 
 
 def test_brokers_of_the_environment_are_asked_unless_an_option_says_otherwise(
@@ -303,3 +354,8 @@ def test_bad_address_is_one_line() -> None:
     assert said == ""
     assert len(error.splitlines()) == 1
     assert "broker..example.com is not a host name" in error
+
+
+def test_chroot_that_cannot_be_sent_is_refused() -> None:
+    with pytest.raises(ToolError, match=r"is not HOST:PORT,\.\.\./CHROOT"):
+        zookeeper_client.connect("localhost:1/\udcff")

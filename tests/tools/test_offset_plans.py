@@ -79,10 +79,22 @@ def test_plan_survives_its_file_with_and_without_groups() -> None:
     assert plans.parse_csv(both, "h") == {T1: 1}
 
 
-@pytest.mark.parametrize("text", ["t,0", "t,x,1", "t,0,-1", "a,b,c,d,e", "t;0;1"])
+@pytest.mark.parametrize(
+    "text", ["t,0", "t,x,1", "t,0,-1", "a,b,c,d,e", "t;0;1", f"t,0,{2**63}", f"t,{'9' * 5000},0"]
+)
 def test_line_that_is_no_offset_is_named(text: str) -> None:
     with pytest.raises(ToolError, match="line 2 is not"):
         plans.parse_csv(f"t,0,1\n{text}\n", "g")
+
+
+def test_file_of_offsets_has_one_offset_per_partition() -> None:
+    with pytest.raises(ToolError, match="line 2: t-0 is there twice"):
+        plans.parse_csv("t,0,1\nt,0,2\n", "g")
+
+
+def test_file_of_offsets_that_is_no_csv_is_refused() -> None:
+    with pytest.raises(ToolError, match="it is not CSV"):
+        plans.parse_csv("x" * 200_000, "g")
 
 
 def test_offsets_outside_a_log_are_moved_to_its_nearest_end() -> None:
@@ -109,7 +121,9 @@ def test_copy_leaves_out_what_does_not_exist_and_what_went_on_in_the_target() ->
     ]
 
 
-@pytest.mark.parametrize("text", ["", "h", "h:", ":1", "h:x", "h:70000", "a:1,b"])
+@pytest.mark.parametrize(
+    "text", ["", "h", "h:", ":1", "h:x", "h:70000", "a:1,b", f"h:{'9' * 5000}"]
+)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ToolError):
         parse_addresses(text)

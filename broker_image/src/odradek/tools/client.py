@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -15,7 +16,7 @@ from odradek.protocol.messages import groups, metadata
 from odradek.protocol.messages import offsets as offset_messages
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.schema import Request
-from odradek.tools.errors import ToolError
+from odradek.tools.errors import ToolError, is_number
 from odradek.values import TopicPartition
 
 ResponseT = TypeVar("ResponseT")
@@ -39,7 +40,7 @@ def parse_addresses(text: str) -> list[tuple[str, int]]:
     found = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         host, colon, port = part.rpartition(":")
-        if not (colon and host and port.isascii() and port.isdigit() and int(port) < 65536):
+        if not (colon and host and is_number(port, 65535)):
             raise ToolError(f"{part!r} is not HOST:PORT")
         found.append((host.strip("[]"), int(port)))
     if not found:
@@ -176,6 +177,8 @@ class ToolClient:
             return await self._client(self.nodes[node]).call(request, version, self._timeout_ms)
         except (ConnectionError, TimeoutError) as error:
             raise ToolError(f"broker {node}: {error}", 1) from error
+        except struct.error as error:
+            raise ToolError("a name or a value is too long for a request") from error
 
     async def coordinator(self, group: str) -> int:
         """Return the broker id of the group's coordinator; wait for its election."""

@@ -19,6 +19,7 @@ from odradek.tools.command_line import (
     connected,
     output_option,
     run,
+    say,
     show_json,
     show_rows,
 )
@@ -70,8 +71,8 @@ def command(bootstrap_server: str, command_config: Path | None, output: str) -> 
             show_json({**summary, "brokers": rows})
             return
         controller = UNKNOWN if brokers.controller is None else brokers.controller
-        click.echo(f"cluster {brokers.cluster_id or UNKNOWN}, controller {controller}")
-        click.echo(
+        say(f"cluster {brokers.cluster_id or UNKNOWN}, controller {controller}")
+        say(
             f"{summary['topics']} topics, {summary['partitions']} partitions, "
             f"{summary['underReplicated']} under-replicated, {summary['unavailable']} unavailable"
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -109,6 +110,7 @@ async def opened(addresses: Iterable[tuple[str, int]], access: Access) -> AsyncI
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Run a command to its end; an error is one line, and decides the exit status."""
     try:
+        _check_texts(click.get_current_context().params)
         asyncio.run(work)
     except ToolError as error:
         click.echo(f"odradek: {error}", err=True)
@@ -116,20 +118,65 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     except (KazooException, ZnodeError) as error:
         click.echo(f"odradek: ZooKeeper: {str(error) or type(error).__name__}", err=True)
         sys.exit(1)
+    finally:
+        work.close()
+
+
+def _check_texts(parameters: Mapping[str, Any]) -> None:
+    """Raise ToolError for a text that no request can carry. Paths of files may be any bytes."""
+    for value in parameters.values():
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str) and not _is_utf8(text):
+                raise ToolError(f"{text!r} is not UTF-8")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def write_stdout(data: bytes) -> None:
+    """Write to stdout. Raises ToolError, or BrokenPipeError if nobody reads any more."""
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        # Python would write what is left once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise ToolError(f"cannot write to stdout: {error.strerror}", 1) from error
+
+
+def say(line: str) -> None:
+    """Tell what was done, as `write_stdout` does; nobody if stdout is closed."""
+    if sys.stdout is not None:
+        write_stdout(line.encode() + b"\n")
+
+
+def check_stdout() -> None:
+    """Raise ToolError if stdout is closed: for commands whose only purpose is what they print."""
+    if sys.stdout is None:
+        raise ToolError("stdout is closed")
 
 
 def show_table(header: Collection[str], rows: Iterable[Collection[object]]) -> None:
-    """Print a table with aligned columns."""
+    """Print a table with aligned columns. Raises ToolError, as `show_json` does."""
+    check_stdout()
     lines = [tuple(header), *(tuple(map(str, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        click.echo(" ".join(cells).rstrip())
+        say(" ".join(cells).rstrip())
 
 
 def show_json(document: Any) -> None:
     """Print one JSON document."""
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    check_stdout()
+    say(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def show_rows(output: str, header: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -171,7 +218,7 @@ def report(outcomes: Iterable[tuple[str, int, str | None]], done: str) -> None:
     status = 0
     for name, code, said in outcomes:
         if code == ErrorCode.NONE:
-            click.echo(f"{name} {done}")
+            say(f"{name} {done}")
             continue
         click.echo(f"odradek: {name}: {error_text(code, said)}", err=True)
         status = max(status, 1 if code in _FAILURES else 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from odradek.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
+from odradek.tools.client import ToolClient
 from odradek.tools.command_line import (
     bootstrap_option,
     command_config_option,
@@ -37,14 +38,17 @@ _ALTER_VERSION: Final = 0
 _SET: Final = 0
 _DELETE: Final = 1
 # Where a value comes from, by DescribeConfigs' number (KIP-226).
+_OF_TOPIC: Final = 1
+_OF_BROKER: Final = 2
+_OF_ALL_BROKERS: Final = 3
 SOURCES: Final = {
-    1: "topic",
-    2: "broker",
-    3: "brokers' default",
+    _OF_TOPIC: "topic",
+    _OF_BROKER: "broker",
+    _OF_ALL_BROKERS: "brokers' default",
     4: "server.properties",
     5: "default",
 }
-_OVERRIDES: Final = frozenset({1, 2, 3})
+_OVERRIDES: Final = frozenset({_OF_TOPIC, _OF_BROKER, _OF_ALL_BROKERS})
 
 
 @click.group("configs")
@@ -111,6 +115,24 @@ def describe(
     run(work())
 
 
+async def _unset(
+    brokers: ToolClient, node: int, resource: IncrementalAlterConfigsResource, names: Iterable[str]
+) -> list[str]:
+    """Return those of the names that nobody has set for a topic or broker; none if it is unknown.
+
+    Brokers delete these without an error: it takes a look to find a mistyped name.
+    """
+    kind, name = resource.resource_type, resource.resource_name
+    asked = DescribeConfigsResource(resource_type=kind, resource_name=name)
+    request = DescribeConfigsRequest(resources=[asked])
+    [result] = (await brokers.call(node, request, _DESCRIBE_VERSION)).results
+    if result.error_code != ErrorCode.NONE:
+        return []
+    source = _OF_TOPIC if kind == _TOPIC else _OF_BROKER if name else _OF_ALL_BROKERS
+    own = {one.name for one in result.configs if one.config_source == source}
+    return [one for one in names if one not in own]
+
+
 def _row(one: DescribeConfigsResourceResult) -> dict[str, Any]:
     return {
         "name": one.name,
@@ -154,7 +176,10 @@ def alter(
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
         async with connected(bootstrap_server, command_config) as brokers:
             node = broker if broker is not None else brokers.any_node()
+            unset = await _unset(brokers, node, resource, deleted) if deleted else []
             answer = await brokers.call(node, request, _ALTER_VERSION)
+        if unset:
+            click.echo(f"odradek: warning: {shown} had no {', '.join(unset)} of its own", err=True)
         done = "could be changed" if validate_only else "changed"
         report([(shown, one.error_code, one.error_message) for one in answer.responses], done)
 

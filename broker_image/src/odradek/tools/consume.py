@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import select
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -22,12 +21,14 @@ from odradek.protocol.messages.fetch import FetchablePartitionResponse
 from odradek.tools.client import EARLIEST, FETCH_VERSION, LATEST, ToolClient, fetch_request
 from odradek.tools.command_line import (
     bootstrap_option,
+    check_stdout,
     command_config_option,
     connected,
     refused,
     run,
+    write_stdout,
 )
-from odradek.tools.errors import ToolError
+from odradek.tools.errors import ToolError, is_number
 from odradek.tools.group_stores import Coordinators
 from odradek.values import TopicPartition
 
@@ -83,8 +84,7 @@ def command(
     """
 
     async def work() -> None:
-        if sys.stdout is None:
-            raise ToolError("stdout is closed")
+        check_stdout()
         if offset is not None and partition is None:
             raise ToolError("--offset goes with --partition")
         if offset is not None and (from_beginning or group is not None):
@@ -113,7 +113,7 @@ def _start(offset: str | None, from_beginning: bool) -> int:
         return EARLIEST if from_beginning else LATEST
     if offset in _NAMED:
         return _NAMED[offset]
-    if not (offset.isascii() and offset.isdigit() and len(offset) < 19):
+    if not is_number(offset, 2**63 - 1):
         raise ToolError(f"--offset {offset} is neither a number, nor earliest, nor latest")
     return int(offset)
 
@@ -149,7 +149,7 @@ async def _print(
     async for found in reader.records():
         _check_reader()
         chosen = found if most is None else found[: most - shown]
-        _write(b"".join(_line(output, partition, record) for partition, record in chosen))
+        write_stdout(b"".join(_line(output, partition, record) for partition, record in chosen))
         reader.printed.update((partition, record.offset + 1) for partition, record in chosen)
         shown += len(chosen)
         if shown == most:
@@ -165,19 +165,6 @@ def _check_reader() -> None:
     stdout.register(sys.stdout.fileno(), 0)
     if any(event & select.POLLERR for _, event in stdout.poll(0)):
         raise BrokenPipeError
-
-
-def _write(lines: bytes) -> None:
-    """Write to stdout. Raises ToolError, or BrokenPipeError if nobody reads any more."""
-    try:
-        sys.stdout.buffer.write(lines)
-        sys.stdout.buffer.flush()
-    except OSError as error:
-        # Python would write what is left once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise ToolError(f"cannot write to stdout: {error.strerror}", 1) from error
 
 
 def _line(output: str, partition: TopicPartition, record: Record) -> bytes:

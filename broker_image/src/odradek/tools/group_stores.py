@@ -14,6 +14,7 @@ from odradek.protocol import consumer_protocol
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import group_offsets, groups
 from odradek.tools.client import ToolClient
+from odradek.tools.command_line import refused
 from odradek.tools.errors import ToolError
 from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
@@ -95,7 +96,7 @@ class Coordinators:
             if not await self._client.pause_if_retriable(code):
                 break
         if code != ErrorCode.NONE:
-            raise ToolError(f"group {group}: {name_of(code)}", 1)
+            raise refused(f"group {group}", code, None)
         host, port = self._client.nodes[node]
         return GroupDescription(
             group,
@@ -150,7 +151,7 @@ class Coordinators:
                 return
             partition, code = next(iter(failed.items()))
             if not await self._client.pause_if_retriable(code):
-                raise ToolError(f"partition {partition}: {name_of(code)}", 1)
+                raise refused(f"partition {partition}", code, None)
 
     async def delete(self, group: str) -> None:
         """Delete a group without members, and its offsets."""
@@ -161,7 +162,7 @@ class Coordinators:
             if result.error_code == ErrorCode.NONE:
                 return
             if not await self._client.pause_if_retriable(result.error_code):
-                raise ToolError(f"group {group}: {name_of(result.error_code)}")
+                raise refused(f"group {group}", result.error_code, None)
 
 
 def broker_addresses(client: KazooClient, protocol: str) -> list[tuple[str, int]]:
@@ -175,6 +176,12 @@ def broker_addresses(client: KazooClient, protocol: str) -> list[tuple[str, int]
     if not found:
         raise ToolError(f"no registered broker has a {protocol} listener", 1)
     return found
+
+
+def _check_name(group: str) -> None:
+    """Raise ToolError unless /consumers/G is a child of /consumers, and not that itself."""
+    if "/" in group or not consumers.is_path(group):
+        raise ToolError(f"{group!r} is no name of a group in ZooKeeper")
 
 
 class OldGroups:
@@ -198,6 +205,7 @@ class OldGroups:
 
     async def describe(self, group: str) -> GroupDescription:
         """Return the state of a group; an unknown group is Dead."""
+        _check_name(group)
         if self._client.exists(consumers.group_path(group)) is None:
             return GroupDescription(group, DEAD)
         ids = self._children(consumers.consumer_ids_path(group))
@@ -272,5 +280,6 @@ class OldGroups:
             raise ToolError(f"group {group}: {ErrorCode.NON_EMPTY_GROUP.name}") from error
 
     def _refuse_members(self, group: str) -> None:
+        _check_name(group)
         if self._children(consumers.consumer_ids_path(group)):
             raise ToolError(f"group {group}: {ErrorCode.NON_EMPTY_GROUP.name}")

@@ -26,6 +26,7 @@ from odradek.tools.command_line import (
     opened,
     read_access,
     run,
+    say,
     show_table,
 )
 from odradek.tools.errors import ToolError
@@ -63,7 +64,14 @@ def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-_group_options = click.option("--group", "names", multiple=True, required=True, help="Repeatable.")
+_group_options = click.option(
+    "--group",
+    "names",
+    multiple=True,
+    required=True,
+    callback=lambda _context, _option, names: tuple(dict.fromkeys(names)),
+    help="Repeatable.",
+)
 _execute = click.option(
     "--execute", is_flag=True, help="Apply the change; otherwise only print it."
 )
@@ -139,7 +147,7 @@ def list_groups(
             show_table(("GROUP", "STATE"), states)
             return
         for group, _state in states:
-            click.echo(group)
+            say(group)
 
     run(work())
 
@@ -277,11 +285,14 @@ def reset_offsets(
     """Reset the offsets of groups without members."""
 
     async def work() -> None:
-        chosen = [name for name, value in ways.items() if value not in (None, False)]
+        chosen = [name for name, value in ways.items() if value is not None and value is not False]
         if len(chosen) != 1:
             raise ToolError("give exactly one of " + _options(ways))
         way = chosen[0]
-        if way != "from_file" and bool(topics) == all_topics:
+        if way == "from_file":
+            if topics or all_topics:
+                raise ToolError("give either --from-file, or --topic or --all-topics")
+        elif bool(topics) == all_topics:
             raise ToolError("give either --topic or --all-topics")
         async with _opened(bootstrap_server, zookeeper, command_config, zk_tls_config_file) as (
             store,
@@ -297,6 +308,8 @@ def reset_offsets(
                 else:
                     chosen_parts = plans.parse_topics(topics, brokers.leaders)
                 wanted = await _wanted(brokers, view, chosen_parts, way, ways[way])
+                if not wanted:
+                    raise ToolError(f"there are no offsets of group {group} to reset")
                 plan[group], moved = plans.within(wanted, await _bounds(brokers, wanted))
                 _warn(moved)
             if execute:
@@ -372,7 +385,7 @@ async def _bounds(
 def _show_plan(plan: Mapping[str, Mapping[TopicPartition, int]], export: bool) -> None:
     if export:
         for group, offsets in plan.items():
-            click.echo(plans.render_csv(group if len(plan) > 1 else None, offsets), nl=False)
+            say(plans.render_csv(group if len(plan) > 1 else None, offsets).rstrip("\n"))
         return
     rows = [
         (group, part.topic, part.partition, offset)
@@ -409,7 +422,7 @@ def delete(
             for group in names if execute else ():
                 await store.delete(group)
         done = "are deleted" if execute else "would be deleted; --execute was not given"
-        click.echo(f"Groups {', '.join(names)} {done}.")
+        say(f"Groups {', '.join(names)} {done}.")
 
     run(work())
 

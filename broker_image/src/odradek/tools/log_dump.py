@@ -63,15 +63,18 @@ def dump(path: Path, with_records: bool) -> None:
 def verify(path: Path) -> None:
     """Check checksums, offsets and indexes of PATH; exit with 1 if something is wrong."""
     found = 0
-    epochs = EpochCheck(path if path.is_dir() else path.parent)
-    before, after = neighbours(path) if path.suffix == LOG_SUFFIX else (None, None)
-    epochs.scan(before)
-    for file in files(path):
+    chosen = files(path)
+    with readable(path):
+        epochs = EpochCheck(path if path.is_dir() else path.parent)
+        before, after = neighbours(path) if path.suffix == LOG_SUFFIX else (None, None)
+        epochs.scan(before)
+    for file in chosen:
         with readable(file):
             for problem in problems(file, epochs):
                 found += 1
                 click.echo(f"{file.name}: {problem}")
-    epochs.scan(after)
+    with readable(path):
+        epochs.scan(after)
     for wrong in epochs.found():
         found += 1
         click.echo(f"{wrong.run.log.name}: {wrong}")
@@ -110,19 +113,21 @@ def fail(message: str, status: int) -> NoReturn:
 
 def files(path: Path) -> list[Path]:
     """Return the files to read, in order of offset. Ends the process for a path that has none."""
-    if path.is_dir():
-        found = sorted(
-            file for file in path.iterdir() if file.suffix in _KNOWN or file.name in _OF_PARTITION
-        )
-        if not found:
-            fail(f"{path} holds no segments", 2)
-        return found
-    if not path.exists():
-        fail(f"{path} does not exist", 2)
-    stem_known = path.suffix in _KNOWN and path.stem.isdecimal()
-    if not (stem_known or path.name in _OF_PARTITION):
+    with readable(path):
+        if path.is_dir():
+            found = sorted(file for file in path.iterdir() if _is_known(file))
+            if not found:
+                fail(f"{path} holds no segments", 2)
+            return found
+        if not path.exists():
+            fail(f"{path} does not exist", 2)
+    if not _is_known(path):
         fail(f"{path} is not a segment file", 2)
     return [path]
+
+
+def _is_known(file: Path) -> bool:
+    return (file.suffix in _KNOWN and file.stem.isdecimal()) or file.name in _OF_PARTITION
 
 
 def _batches(file: Path) -> Iterator[tuple[int, Header, memoryview]]:

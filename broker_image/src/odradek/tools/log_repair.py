@@ -110,14 +110,9 @@ def repair(path: Path, execute: bool, force: bool) -> None:
 
 def _logs(path: Path) -> list[Path]:
     """Return the log files of PATH, oldest first. Ends the process when there are none."""
-    if path.is_dir():
-        found = [
-            one for one in log_dump.files(path) if one.suffix == LOG_SUFFIX and one.stem.isdecimal()
-        ]
-    else:
-        found = log_dump.files(path)
-        if path.suffix != LOG_SUFFIX:
-            log_dump.fail(f"{path} is not the .log file of a segment", 2)
+    found = [one for one in log_dump.files(path) if one.suffix == LOG_SUFFIX]
+    if not found and path.is_file():
+        log_dump.fail(f"{path} is not the .log file of a segment", 2)
     if not found:
         log_dump.fail(f"{path} holds no segments", 2)
     return [one.absolute() for one in found]

@@ -8,13 +8,14 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from odradek.tools.errors import ToolError
+from odradek.tools.errors import ToolError, is_number
 from odradek.values import TopicPartition
 
+_MOST_PARTITION, _MOST_OFFSET = 2**31 - 1, 2**63 - 1
 _DURATION = re.compile(
     r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
 )
@@ -46,7 +47,7 @@ def parse_topics(
             found |= known
             continue
         for number in numbers.split(","):
-            if not (number.isascii() and number.isdigit()):
+            if not is_number(number, _MOST_PARTITION):
                 raise ToolError(f"{text!r} is not TOPIC or TOPIC:0,1")
             partition = TopicPartition(topic, int(number))
             if partition not in known:
@@ -85,7 +86,7 @@ def parse_csv(text: str, group: str) -> dict[TopicPartition, int]:
     Raises ToolError.
     """
     found: dict[TopicPartition, int] = {}
-    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
+    for number, row in enumerate(_rows(text), 1):
         fields = [field.strip() for field in row]
         if not any(fields):
             continue
@@ -93,10 +94,24 @@ def parse_csv(text: str, group: str) -> dict[TopicPartition, int]:
             owner, *fields = fields
             if owner != group:
                 continue
-        if len(fields) != 3 or not all(each.isascii() and each.isdigit() for each in fields[1:]):
+        if not (
+            len(fields) == 3
+            and is_number(fields[1], _MOST_PARTITION)
+            and is_number(fields[2], _MOST_OFFSET)
+        ):
             raise ToolError(f"line {number} is not TOPIC,PARTITION,OFFSET")
-        found[TopicPartition(fields[0], int(fields[1]))] = int(fields[2])
+        partition = TopicPartition(fields[0], int(fields[1]))
+        if partition in found:
+            raise ToolError(f"line {number}: {partition} is there twice")
+        found[partition] = int(fields[2])
     return found
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(io.StringIO(text))
+    except csv.Error as error:
+        raise ToolError(f"it is not CSV: {error}") from error
 
 
 def render_csv(group: str | None, plan: Mapping[TopicPartition, int]) -> str:

@@ -27,15 +27,17 @@ from odradek.tools.command_line import (
     parse_pairs,
     report,
     run,
+    say,
     show_rows,
 )
-from odradek.tools.errors import ToolError
+from odradek.tools.errors import ToolError, is_number
 
 # Since this version the broker's own defaults can be asked for.
 _CREATE_VERSION: Final = 4
 _DELETE_VERSION: Final = 3
 _GROW_VERSION: Final = 1
 _DEFAULT: Final = -1
+_PARTITIONS: Final = click.IntRange(1, 2**31 - 1)
 
 
 @click.group("topics")
@@ -149,7 +151,7 @@ def _chosen(brokers: ToolClient, names: Iterable[str]) -> list[MetadataResponseT
 @click.argument("name", metavar="TOPIC")
 @bootstrap_option
 @command_config_option
-@click.option("--partitions", type=click.IntRange(1), help="Default: the brokers'.")
+@click.option("--partitions", type=_PARTITIONS, help="Default: the brokers'.")
 @click.option("--replication-factor", type=click.IntRange(1, 32767), help="Default: the brokers'.")
 @click.option(
     "--replica-assignment",
@@ -192,7 +194,7 @@ def create(
         )
         async with connected(bootstrap_server, command_config) as brokers:
             if if_not_exists and any(one.name == name for one in brokers.topics()):
-                click.echo(f"topic {name} exists already")
+                say(f"topic {name} exists already")
                 return
             answer = await brokers.call_controller(
                 request, _CREATE_VERSION, lambda answer: (one.error_code for one in answer.topics)
@@ -210,7 +212,7 @@ def _parse_assignment(text: str | None) -> list[CreatableReplicaAssignment]:
     if text is None:
         return []
     partitions = [one.split(":") for one in text.split(",")]
-    if not all(each.isascii() and each.isdigit() for one in partitions for each in one):
+    if not all(is_number(each, 2**31 - 1) for one in partitions for each in one):
         raise ToolError(f"--replica-assignment {text} is not a list such as 0:1,1:2")
     return [
         CreatableReplicaAssignment(partition_index=index, broker_ids=[int(each) for each in one])
@@ -222,7 +224,7 @@ def _parse_assignment(text: str | None) -> list[CreatableReplicaAssignment]:
 @click.argument("name", metavar="TOPIC")
 @bootstrap_option
 @command_config_option
-@click.option("--partitions", type=click.IntRange(1), required=True, help="So many in all.")
+@click.option("--partitions", type=_PARTITIONS, required=True, help="So many in all.")
 def alter(name: str, bootstrap_server: str, command_config: Path | None, partitions: int) -> None:
     """Add partitions to a topic; records with keys then go to other partitions."""
 
@@ -256,7 +258,7 @@ def delete(
             existing = {one.name for one in brokers.topics()}
             chosen = [one for one in dict.fromkeys(names) if one in existing or not if_exists]
             if not chosen:
-                click.echo("no such topic exists")
+                say("no such topic exists")
                 return
             request = DeleteTopicsRequest(topic_names=chosen, timeout_ms=TIMEOUT_MS)
             answer = await brokers.call_controller(
