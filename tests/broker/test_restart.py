@@ -147,6 +147,8 @@ def test_living_duplicate_of_a_broker_refuses_to_start(tmp_path: Path) -> None:
         twin.spawn()
         assert twin.wait() == 1
     assert "broker.id 1 is taken by a living broker" in twin.log_text().splitlines()[-1]
+    # A start with the right broker.id must find its folder without an owner.
+    assert not (twin.log_dir / "meta.properties").exists()
 
 
 def test_log_directory_of_another_broker_refuses_to_start(own_cluster: Cluster) -> None:

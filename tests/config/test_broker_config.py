@@ -72,12 +72,22 @@ def test_advertised_listeners_default_to_listeners() -> None:
         ("zookeeper.connect", "a..b:2181", "a..b is not a host name"),
         ("inter.broker.listener.name", "INTERNAL", "not advertised"),
         ("log.segment.bytes", "1_000_000", "Not a number"),
+        ("listeners", f"PLAINTEXT://:{'9' * 5000}", "NAME://host:port"),
+        ("zookeeper.connect", "localhost:1/a/../b", "is not the path of a znode"),
+        ("zookeeper.connect", "localhost:1/\udcff", "is not the path of a znode"),
+        ("log.retention.ms", "0", "unlimited"),
+        ("log.retention.hours", "0", "unlimited"),
     ],
 )
 def test_bad_value_is_refused_with_key_and_reason(key: str, value: str, reason: str) -> None:
     with pytest.raises(properties.ConfigError, match=reason) as refused:
         config.from_values({**REQUIRED, key: value})
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("unit", ["ms", "minutes", "hours"])
+def test_negative_retention_is_unlimited(unit: str) -> None:
+    assert config.from_values({**REQUIRED, f"log.retention.{unit}": "-5"})[0].log_retention_ms == -1
 
 
 @pytest.mark.parametrize("missing", sorted(REQUIRED))
@@ -192,7 +202,12 @@ def test_no_properties_text_raises_anything_but_a_config_error(text: str) -> Non
 def test_bad_file_is_one_line_and_exit_status_2(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("broker.id=zero\nzookeeper.connect=localhost:1\n")
-    for arguments in ([str(path)], [str(tmp_path / "absent")], [str(path), "--override", "x"]):
+    for arguments in (
+        [str(path)],
+        [str(tmp_path / "absent")],
+        [str(path), "--override", "x"],
+        [str(path), "--override", "broker.rack=\udcff"],
+    ):
         ended = subprocess.run(
             [sys.executable, "-m", "odradek", "broker", *arguments],
             capture_output=True,

@@ -70,6 +70,7 @@ def make(tmp_path: Path, clock: FakeClock, failures: list[str]) -> Iterator[Make
         made.append(manager)
         if load:
             manager.load()
+            manager.record_owner()
         return manager
 
     yield start

@@ -23,7 +23,7 @@ import click
 from odradek import broker_processes, long_lived
 from odradek import config as configuration
 from odradek import zookeeper as zookeeper_server
-from odradek.properties import ConfigError
+from odradek.properties import ConfigError, is_utf8
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 COMMANDS = "odradek.commands"
@@ -172,6 +172,8 @@ def _key_and_value(text: str) -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
         raise ConfigError(f"--override {text} is not KEY=VALUE")
+    if not is_utf8(text):
+        raise ConfigError(f"--override {text!r} is not UTF-8, as files of settings are")
     return name.strip(), value.strip()
 
 

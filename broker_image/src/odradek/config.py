@@ -39,6 +39,7 @@ from odradek.properties import (
     numbers_by_host,
     one_of,
     principals,
+    retention,
     scaled,
     throttled_replicas,
     words,
@@ -222,9 +223,9 @@ class BrokerConfig:
     log_retention_ms: int = key(
         "log.retention.ms",
         168 * HOUR_MS,
-        integer(-1),
-        ("log.retention.hours", scaled(HOUR_MS)),
-        ("log.retention.minutes", scaled(MINUTE_MS)),
+        retention(),
+        ("log.retention.hours", retention(HOUR_MS)),
+        ("log.retention.minutes", retention(MINUTE_MS)),
     )
     log_retention_bytes: int = key("log.retention.bytes", -1, integer(-1))
     log_retention_check_interval_ms: int = key(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from odradek.properties import ConfigError
+from odradek.properties import ConfigError, is_port
 from odradek.values import SECURITY_PROTOCOLS
 
 
@@ -66,7 +66,7 @@ def _endpoints(
     for entry in text.split(","):
         name, separator, address = entry.strip().partition("://")
         host, colon, port = address.rpartition(":")
-        if not (separator and colon and port.isdecimal() and int(port) <= 65535):
+        if not (separator and colon and is_port(port)):
             raise ConfigError(
                 f"Invalid value {text} for configuration {setting}: "
                 f"{entry.strip() or 'an empty entry'} is not NAME://host:port"

@@ -228,6 +228,31 @@ def split_principals(text: str) -> frozenset[Principal]:
     return frozenset(parse_principal(one.strip(_BLANKS)) for one in parts)
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether a text from a command line or a file name was UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def retention(factor: int = 1) -> Parser:
+    """Return a parser of how long to keep logs, in milliseconds of so many at once; -1: for ever.
+
+    Kafka's `KafkaConfig` takes any negative number for -1, and refuses 0.
+    """
+    plain = integer()
+
+    def parse(text: str) -> int:
+        number: int = plain(text)
+        if number == 0:
+            raise ValueError("Value must be unlimited (-1), or at least 1")
+        return -1 if number < 0 else min(number * factor, LONG_MAX)
+
+    return parse
+
+
 def scaled(factor: int, at_least: int = -LONG_MAX - 1) -> Parser:
     """Return a parser of numbers in a coarser unit (hours for milliseconds); -1 stays -1."""
     plain = integer(at_least)
@@ -320,9 +345,17 @@ def non_empty(text: str) -> str:
     return text
 
 
+def is_port(text: str) -> bool:
+    """Return whether a text is the digits of a number from 0 to 65535."""
+    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535
+
+
 def zookeeper_servers(text: str) -> str:
     """Parse `host:port,.../chroot`."""
-    hosts, _ = collect_hosts(non_empty(text))
+    hosts, chroot = collect_hosts(non_empty(text))
+    # kazoo would end at these when it is connected, in a thread of its own.
+    if chroot and not ({".", ".."}.isdisjoint(chroot.split("/")) and is_utf8(chroot)):
+        raise ValueError(f"{chroot!r} is not the path of a znode")
     for host, _port in hosts:
         try:
             host.encode("idna")

@@ -508,7 +508,10 @@ class Server:
     async def _register(self) -> None:
         while True:
             try:
-                return await self._registration.start()
+                await self._registration.start()
+                return await asyncio.to_thread(self._logs.record_owner)
+            except LogDirError as error:
+                raise StartError(str(error)) from error
             except registration.DuplicateBrokerError as error:
                 if not await registration.registration_disappears(
                     self._session, self._config.broker_id

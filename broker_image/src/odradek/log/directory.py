@@ -102,6 +102,8 @@ class Directory:
         self.failure: OSError | None = None
         self.lock_fd = -1
         self._names_fd = -1
+        # Of a directory that had no owner, until it is written.
+        self._new_owner: LogDirMeta | None = None
         self._on_failure = on_failure
         self._logs: dict[TopicPartition, Log] = {}
         self._to_forget: set[TopicPartition] = set()
@@ -141,7 +143,7 @@ class Directory:
                 f"failed to read the owner of log directory {self.path}: {error}"
             ) from None
         if meta is None:
-            checkpoints.write_meta(self.file(checkpoints.META_PROPERTIES), owner)
+            self._new_owner = owner
             return
         for name, found, mine in (
             ("cluster.id", meta.cluster_id, owner.cluster_id),
@@ -151,6 +153,12 @@ class Directory:
                 raise LogDirError(
                     f"log directory {self.path} belongs to {name} {found}, this is {mine}"
                 )
+
+    def record_owner(self) -> None:
+        """Write the owner of a directory that had none. Raises OSError."""
+        if self._new_owner is not None:
+            checkpoints.write_meta(self.file(checkpoints.META_PROPERTIES), self._new_owner)
+            self._new_owner = None
 
     def folders(self) -> tuple[list[Folder], list[str]]:
         """Return the folders of partitions, and the paths of those to be removed. Takes the

@@ -121,6 +121,18 @@ class LogManager:
 
     # -- start ----------------------------------------------------------------------------------
 
+    def record_owner(self) -> None:
+        """Write who owns the directories that had no owner. As in Kafka's `KafkaServer.startup` the
+        broker is registered before: a wrong broker.id must leave no trace in them.
+
+        Raises LogDirError if that fails by no fault of a directory.
+        """
+        for directory in self._online():
+            try:
+                directory.record_owner()
+            except OSError as error:
+                directory.fail_at_start(error)
+
     def load(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Lock the directories and open every partition found. `progress(done, total)` counts
         partitions.

@@ -17,6 +17,7 @@ from typing import Any, Final
 import click
 from kazoo.exceptions import KazooException
 
+from odradek.properties import is_utf8
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.tools.client import Access, ToolClient, parse_addresses
 from odradek.tools.errors import ToolError
@@ -126,16 +127,8 @@ def _check_texts(parameters: Mapping[str, Any]) -> None:
     """Raise ToolError for a text that no request can carry. Paths of files may be any bytes."""
     for value in parameters.values():
         for text in value if isinstance(value, tuple) else (value,):
-            if isinstance(text, str) and not _is_utf8(text):
+            if isinstance(text, str) and not is_utf8(text):
                 raise ToolError(f"{text!r} is not UTF-8")
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def write_stdout(data: bytes) -> None:

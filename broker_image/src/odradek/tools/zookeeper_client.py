@@ -34,7 +34,6 @@ def connect(
     """
     access = _access(tls_file, must_authenticate=must_authenticate)
     try:
-        zookeeper.encode()  # kazoo's thread would end at a chroot that it cannot send
         client = Client(zookeeper_servers(zookeeper), _SESSION_S, access)
     except ValueError as error:
         raise ToolError(f"{zookeeper!r} is not HOST:PORT,.../CHROOT: {error}") from error
