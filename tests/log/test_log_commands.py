@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 from odradek.config import TopicConfig
 from odradek.log.partition import topic_identity
 from odradek.log.partition.topic_identity import Incarnation, TopicIdentity
-from odradek.tools.log_repair import commands
+from odradek.tools.log_dump import commands
+from odradek.tools.log_repair import repair
 from tests.support.logs import START_MS, Partition, batch
 
 
@@ -110,14 +111,14 @@ def test_a_path_that_is_no_log_is_one_line_and_exit_2(tmp_path: Path, name: str)
         assert result.stdout == ""
 
 
-@pytest.mark.parametrize("command", ["dump", "verify", "repair"])
+@pytest.mark.parametrize("command", ["dump", "verify", repair.name])
 def test_a_path_that_no_file_can_have_is_one_line_and_exit_2(command: str) -> None:
     result = run(command, "x" * 4000)
     assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
     assert result.output.endswith(": File name too long\n")
 
 
-@pytest.mark.parametrize("command", ["dump", "verify", "repair"])
+@pytest.mark.parametrize("command", ["dump", "verify", repair.name])
 def test_logs_of_other_programs_beside_segments_are_left_out(folder: Path, command: str) -> None:
     (folder / "server.log").write_bytes(b"INFO up\n")
     result = run(command, folder)
@@ -128,7 +129,7 @@ def test_logs_of_other_programs_beside_segments_are_left_out(folder: Path, comma
 def test_folder_in_place_of_a_checkpoint_is_one_line_and_exit_2(folder: Path) -> None:
     (folder / "leader-epoch-checkpoint").unlink()
     (folder / "leader-epoch-checkpoint").mkdir()
-    for command in ("dump", "verify", "repair"):
+    for command in ("dump", "verify", repair.name):
         result = run(command, folder)
         assert result.exit_code == 2
         assert result.output.splitlines()[-1].endswith(": Is a directory")

@@ -193,6 +193,11 @@ def kubectl(api: ApiServer) -> Kubectl:
         (TOPIC, "spec/adoption", "Always"),
         (TOPIC, "spec/management", "Ignored"),
         (TOPIC, "spec/replicaAssignment", {"0": [1]}),
+        (
+            {**TOPIC, "spec": {"clusterRef": {"name": "c"}}},
+            "spec/replicaAssignment",
+            {"0": [2**31]},
+        ),
         (TOPIC, "spec/clusterRef", _REMOVE),
         (TABLE, "metadata/name", "x" * 35),
         (TABLE, "metadata/name", "a.b"),
@@ -216,6 +221,8 @@ def kubectl(api: ApiServer) -> Kubectl:
         (REASSIGNMENT, "spec/brokers", [3]),
         (REASSIGNMENT, "spec/moves", []),
         (REASSIGNMENT, "spec/throttleBytesPerSec", 0),
+        (REASSIGNMENT, "spec/ttlSecondsAfterFinished", 2**31),
+        (REASSIGNMENT, "spec/moves", [{"topic": "t", "partition": 0, "replicas": [2**31]}]),
         (REASSIGNMENT, "spec/moves", [{"topic": "t", "partition": 0, "replicas": [1, 1]}]),
         (
             {**REASSIGNMENT, "spec": {"clusterRef": {"name": "c"}, "mode": "PreferredLeader"}},
