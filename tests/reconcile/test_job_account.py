@@ -216,6 +216,12 @@ def job(
     print(log.read_text())
 
 
+def secret_of(job: Job, name: str) -> str:
+    """Return the name of the Secret that the driver and executors of a job share."""
+    uid = job.place.kubectl.get("consumergroup", name)["metadata"]["uid"]
+    return f"{name}-auth-{uid[:8]}"
+
+
 def broker(name: str = "main-broker-0") -> Pod:
     return {
         "apiVersion": "v1",
@@ -315,10 +321,10 @@ def test_hostile_job_cannot_join_another_driver(job: Job) -> None:
     pod = job.executor()
     pod["metadata"]["ownerReferences"][0].update(name=victim["name"], uid=victim["uid"])
     assert "owned" in job.create(pod)
-    secrets = job.admin.read("secret", job.place.namespace, "")["items"]
-    keys = {one["metadata"]["name"]: one["data"]["secret"] for one in secrets}
-    assert len(set(keys.values())) == 2
-    for name in keys:
+    names = [secret_of(job, one) for one in ("hostile", "victim")]
+    read = [job.admin.read("secret", job.place.namespace, name) for name in names]
+    assert len({one["data"]["secret"] for one in read}) == 2
+    for name in names:
         with pytest.raises(objects.ApiError, match="Forbidden"):
             job.client.read("secret", job.place.namespace, name)
 
@@ -495,7 +501,7 @@ def test_what_the_operator_made_for_a_job_goes_with_its_resource(job: Job) -> No
         ("serviceaccount", "odradek-job-hostile"),
         ("role", "odradek-job-hostile"),
         ("rolebinding", "odradek-job-hostile"),
-        ("secret", f"hostile-auth-{uid[:8]}"),
+        ("secret", secret_of(job, "hostile")),
         ("configmap", "hostile-job"),
         ("pod", "hostile-driver"),
     ):
