@@ -297,7 +297,7 @@ def test_from_open_to_authenticated_zookeeper_nothing_is_lost(
 
 def test_operator_secures_what_it_creates_for_a_cluster_that_is_new(login: Login) -> None:
     """Its users and ACLs come before the brokers; so do those of a User."""
-    login.put_login("zookeeper", username=USER, password=PASSWORD)
+    login.put_login("of-new", username=USER, password=PASSWORD)
     login.kubectl.apply(
         {
             "apiVersion": "odradek.io/v1alpha1",
@@ -312,7 +312,13 @@ def test_operator_secures_what_it_creates_for_a_cluster_that_is_new(login: Login
             },
         }
     )
-    login.wanted("new", free_port(), listeners=[INTERNAL], authorization=SIMPLE)
+    login.wanted(
+        "new",
+        free_port(),
+        authentication={"secretName": "of-new"},
+        listeners=[INTERNAL],
+        authorization=SIMPLE,
+    )
     eventually(
         lambda: login.kubectl.condition("user", "early", "Ready").get("status") == "True",
         "the user",
