@@ -52,8 +52,19 @@ class Running(Place):
         }
 
     def want(self, console: dict[str, Any] | None) -> None:
-        patch = json.dumps({"spec": {"console": console}})
-        self.kubectl("patch", "kafkacluster", "main", "--type=merge", f"--patch={patch}")
+        """Replace the console's spec, and wait until the operator has seen that."""
+        change: dict[str, Any] = {"op": "add", "path": "/spec/console", "value": console}
+        if console is None:
+            change = {"op": "remove", "path": "/spec/console"}
+        patch = json.dumps([change])
+        self.kubectl("patch", "kafkacluster", "main", "--type=json", f"--patch={patch}")
+
+        def is_seen() -> bool:
+            found = self.kubectl.get("kafkacluster", "main")
+            seen = found.get("status", {}).get("observedGeneration")
+            return bool(seen == found["metadata"]["generation"])
+
+        eventually(is_seen, "a look at the spec", pause_s=0.3)
 
     def told(self) -> dict[str, Any] | None:
         found = self.kubectl.get("kafkacluster", "main").get("status", {}).get("conditions", ())
@@ -131,6 +142,7 @@ def running(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_it_shows_what_its_user_and_its_account_may_see(running: Running, tmp_path: Path) -> None:
+    running.want({})
     assert running.told() is None
     assert running.rights() == SEEN | {READ}
     console = running.start(tmp_path)
@@ -157,7 +169,7 @@ def test_it_shows_what_its_user_and_its_account_may_see(running: Running, tmp_pa
 
 
 def test_what_is_in_its_way_is_told_until_it_is_not(running: Running) -> None:
-    running.want({"records": None, "users": {"secretName": "people"}})
+    running.want({"users": {"secretName": "people"}})
 
     def reason() -> str:
         return str((running.told() or {}).get("reason", ""))
