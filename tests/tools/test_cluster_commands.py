@@ -82,20 +82,23 @@ def test_replicas_go_where_they_are_assigned(cluster: Cluster) -> None:
 
 
 def test_config_of_a_broker_and_of_all_brokers(cluster: Cluster) -> None:
-    run(cluster, "configs", "alter", "--broker", "2", "--add-config", "background.threads=5")
-    run(
-        cluster, "configs", "alter", "--broker-defaults", "--add-config", "log.retention.ms=7200000"
-    )
+    def alter(option: str, own: str, default: str) -> None:
+        run(cluster, "configs", "alter", "--broker", "2", option, own)
+        run(cluster, "configs", "alter", "--broker-defaults", option, default)
 
-    def sources() -> dict[str, str]:
-        found = document(cluster, "configs", "describe", "--broker", "2")
+    def sources(broker: str) -> dict[str, str]:
+        found = document(cluster, "configs", "describe", "--broker", broker)
         return {one["name"]: one["source"] for one in found}
 
-    wanted = {"background.threads": "broker", "log.retention.ms": "brokers' default"}
-    wait_until(lambda: sources() == wanted, "broker 2 has both")
-    assert document(cluster, "configs", "describe", "--broker", "1")[0]["name"] == (
-        "log.retention.ms"
-    )
+    alter("--add-config", "background.threads=5", "log.retention.ms=7200000")
+    # Each hears of a change by its own notice.
+    default = {"log.retention.ms": "brokers' default"}
+    own = {"background.threads": "broker", **default}
+    wait_until(lambda: sources("2") == own, "broker 2 has both")
+    wait_until(lambda: sources("1") == default, "broker 1 has the default")
+    # Topics would have it, too.
+    alter("--delete-config", "background.threads", "log.retention.ms")
+    wait_until(lambda: sources("1") == sources("2") == {}, "both are as before")
 
 
 def test_cluster_shows_what_each_broker_holds(cluster: Cluster) -> None:

@@ -210,7 +210,7 @@ def test_group_in_zookeeper_is_shown_moved_copied_and_deleted(cluster: Cluster) 
         owner = consumers.owner_path("old", TOPIC, 0)
         client.create(member, registration, ephemeral=True, makepath=True)
         client.create(owner, b"old_a-0", ephemeral=True, makepath=True)
-        assert rows(run("list", *at, "--state")[0]) == [["old", "Stable"]]
+        assert ["old", "Stable"] in rows(run("list", *at, "--state")[0])
         assert rows(run("describe", *at, *group)[0]) == [
             ["old", TOPIC, "0", "7", "10", "3", "old_a", "-", "-"],
             ["old", TOPIC, "1", "7", "10", "3", "-", "-", "-"],
