@@ -168,6 +168,20 @@ def test_driver_that_vanished_while_it_ran_counts_as_infrastructure() -> None:
     assert (decision.action, decision.memory.infrastructure) == (Action.NONE, 1)
 
 
+def test_driver_that_somebody_ends_is_counted_once_whether_its_pod_is_seen_or_not() -> None:
+    going = pod("Running")
+    going["metadata"]["deletionTimestamp"] = stamp(NOW)
+    memory = RestartState("Running", 2, 0)
+    for seen in (going, going, None):
+        decision = drivers.decide(task(), seen, "h", memory, NOW)
+        memory = decision.memory
+        assert (decision.action, memory.phase) == (Action.NONE, "Restarting")
+        assert (memory.application, memory.infrastructure, memory.last_restart) == (2, 1, NOW)
+    # Not one that this operator replaces.
+    changed = drivers.decide(task(), going, "new", RestartState("Running", 2, 0), NOW)
+    assert changed.memory.infrastructure == 0
+
+
 def test_finished_batch_job_is_complete_and_a_stream_that_ends_is_restarted() -> None:
     done = drivers.decide(
         task(trigger="availableNow"), pod("Succeeded"), "h", RestartState("Running"), NOW

@@ -148,7 +148,7 @@ def decide(
 ) -> DriverDecision:
     """Return what to do with the driver pod, which was just read; None: there is none."""
     if pod is not None and "deletionTimestamp" in pod["metadata"]:
-        left = _memory_of_ending(job, pod, wanted_hash, memory)
+        left = _memory_of_ending(job, pod, wanted_hash, memory, now)
         return DriverDecision(Action.NONE, left, "the old driver pod is terminating", 2.0)
     if job.suspend:
         if pod is None:
@@ -203,16 +203,25 @@ def stalled_reason(line: str) -> tuple[str, str]:
 
 
 def _memory_of_ending(
-    job: JobSpec, pod: Mapping[str, Any], wanted_hash: str, memory: RestartState
+    job: JobSpec, pod: Mapping[str, Any], wanted_hash: str, memory: RestartState, now: datetime
 ) -> RestartState:
-    """Return the state to keep: a settled job stays so even if its pod is already terminating."""
+    """Return the state to keep: a settled job stays so even if its pod is already terminating.
+
+    A driver that somebody else ends is lost, whether its pod is still seen or not.
+    """
     if job.suspend:
         return _phase(memory, "Suspending")
     if (settled := _settled(job, pod, wanted_hash)) is not None:
         return settled
-    return memory if memory.phase in _SETTLED else _phase(memory, "Restarting")
+    if memory.phase in _SETTLED:
+        return memory
+    is_wanted = pod["metadata"].get("annotations", {}).get(SPEC_HASH) == wanted_hash
+    if is_wanted and memory.phase in _STARTED:
+        return _lost(memory, now)
+    return _phase(memory, "Restarting")
 
 
+_STARTED: Final = frozenset({"Running", "Starting", "Pending"})
 _SETTLED: Final = frozenset({"Completed", "Stalled"})
 
 
@@ -220,11 +229,15 @@ def _phase(memory: RestartState, phase: str) -> RestartState:
     return RestartState(phase, memory.application, memory.infrastructure, memory.last_restart)
 
 
+def _lost(memory: RestartState, now: datetime) -> RestartState:
+    """Return the state after an end that nobody here asked for."""
+    return RestartState("Restarting", memory.application, memory.infrastructure + 1, now)
+
+
 def _decide_absent(memory: RestartState, wanted_hash: str, now: datetime) -> DriverDecision:
-    if memory.phase in ("Running", "Starting", "Pending"):
+    if memory.phase in _STARTED:
         # The pod existed, and this operator did not delete it.
-        lost = RestartState("Restarting", memory.application, memory.infrastructure + 1, now)
-        return DriverDecision(Action.NONE, lost, "the driver pod is gone", 0.0)
+        return DriverDecision(Action.NONE, _lost(memory, now), "the driver pod is gone", 0.0)
     if memory.phase in _SETTLED and memory.settled_hash == wanted_hash:
         return _rest(memory)
     left = _seconds_left(memory, now)
