@@ -48,6 +48,14 @@ def make(cluster: Cluster, client: KazooClient, topic: str, values: list[bytes])
     """
     assignment = admin.with_new_id(TopicAssignment({0: EVERYWHERE}))
     operations.commit(client, admin.create_topic(topic, assignment, {}))
+
+    def all_have_it() -> bool:
+        running = [one for one in EVERYWHERE if cluster.brokers[one].running]
+        kept = [identity(cluster, broker_id, topic) for broker_id in running]
+        return {one.topic_id if one else None for one in kept} == {assignment.topic_id}
+
+    # Until a broker has heard of it, it may lead the former one, and would take its records.
+    wait_until(all_have_it, "the brokers have logs of this topic")
     await_leaders(cluster.bootstrap, topic)
     produce_all(cluster.bootstrap, topic, values, **{"batch.num.messages": 1})
 
