@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,13 @@ from odradek.log.partition.epochs import EpochCache
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica import isr as rules
+from odradek.replica.fetch_specs import FetchSpec
 from odradek.replica.partition import Partition
+from odradek.replica.reads import FetchReader
 from odradek.values import TopicPartition
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
-from tests.support.session_client import SessionClient
+from tests.support.session_client import SessionClient, parts
 
 OTHER = TopicPartition("other", 0)
 FOLLOWER = 2
@@ -281,6 +284,61 @@ async def test_a_fetch_that_waits_is_woken_by_what_a_leader_appends(
         assert set(await task) == {OTHER}
     assert partition_of(replicas, KEY).followers[FOLLOWER].clock is not None
     assert partition_of(replicas, OTHER).followers[FOLLOWER].clock is None
+
+
+async def test_a_fetch_at_the_log_end_is_planned_once_when_its_wait_is_over(
+    broker: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = await quiet_session(broker, replicas)
+    await produce(replicas)
+    assert set(await follower.fetch()) == {KEY}
+    planned: list[list[TopicPartition]] = []
+    plan = FetchReader._plan
+
+    def counted(reader: FetchReader, specs: list[FetchSpec], *rest: Any) -> None:
+        planned.append([spec.key for spec in specs])
+        plan(reader, specs, *rest)
+
+    monkeypatch.setattr(FetchReader, "_plan", counted)
+    task = asyncio.create_task(follower.fetch((KEY, 1), wait_ms=600_000))
+    async with asyncio.timeout(60):
+        while follower.session.watch is None:
+            await asyncio.sleep(0)
+        assert planned == [], "there is nothing to read"
+        assert partition_of(replicas).high_watermark == 1, "its position counts"
+        await produce(replicas)
+        assert set(await task) == {KEY}
+    assert planned == [[KEY]]
+
+
+@pytest.mark.parametrize("limit", ["max_wait_ms", "min_bytes"])
+async def test_a_fetch_at_the_log_end_that_wants_no_wait_is_told_what_is_news(
+    broker: Broker, replicas: Replicas, limit: str
+) -> None:
+    follower = await quiet_session(broker, replicas)
+    await produce(replicas)
+    assert set(await follower.fetch()) == {KEY}
+    request = follower.request([(KEY, 1)], wait_ms=600_000)
+    setattr(request, limit, 0)
+    async with asyncio.timeout(60):
+        found = parts(await follower.answer(request))
+    assert {key: part.high_watermark for key, part in found.items()} == {KEY: 1}
+
+
+async def test_a_fetch_that_waits_at_the_log_end_leaves_its_news_to_one_that_overtakes_it(
+    broker: Broker, replicas: Replicas
+) -> None:
+    follower = await quiet_session(broker, replicas)
+    await produce(replicas)
+    assert set(await follower.fetch()) == {KEY}
+    overtaken = asyncio.create_task(follower.answer(follower.request([(KEY, 1)], wait_ms=600_000)))
+    async with asyncio.timeout(60):
+        while follower.session.watch is None:
+            await asyncio.sleep(0)
+        follower.epoch += 1
+        found = await follower.fetch()
+        assert {key: part.high_watermark for key, part in found.items()} == {KEY: 1}
+        assert (await overtaken).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
 async def test_a_new_leader_epoch_is_told_everything_again(

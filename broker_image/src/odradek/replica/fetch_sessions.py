@@ -151,6 +151,7 @@ class FetchSession:
                 one.progress = None
         if wakes and self.watch is not None:
             self.watch.resolve(True)
+            self.watch = None  # nobody waits any more
 
     def mark_each(self, some: Iterable[SessionPartition]) -> None:
         """Have the next fetch look at partitions again, or the one that waits already."""
@@ -226,14 +227,16 @@ class SessionWatchers:
         followers = self._followers.get(key)
         if followers is not None:
             for one in followers:
-                one.session.mark(one, wakes=True)
+                if not one.is_marked or one.session.watch is not None:
+                    one.session.mark(one, wakes=True)
 
     def high_watermark_moved(self, key: TopicPartition) -> None:
         """Note that consumers have something to fetch, and that followers will be told."""
         consumers = self._consumers.get(key)
         if consumers is not None:
             for one in consumers:
-                one.session.mark(one, wakes=True)
+                if not one.is_marked or one.session.watch is not None:
+                    one.session.mark(one, wakes=True)
         followers = self._followers.get(key)
         if followers is not None:
             for one in followers:

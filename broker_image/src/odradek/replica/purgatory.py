@@ -43,7 +43,8 @@ class Watch(Generic[Key]):
 
     def resolve(self, woken: bool) -> None:
         """End the wait, one that begins later too."""
-        _resolve(self._future, woken)
+        if not self._future.done():
+            self._future.set_result(woken)
 
     @property
     def is_resolved(self) -> bool:

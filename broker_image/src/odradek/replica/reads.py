@@ -12,7 +12,8 @@ partitions before each plan: what advances after its partition was planned ends 
 that happens before the wait begins.
 
 A fetch of a session (KIP-227) looks at what is marked in it, in the same way: when it comes, and
-again after each wake. Its wait has no keys: whatever marks a partition of the session ends it.
+again after each wake. Its wait has no keys: whatever marks a partition of the session ends it. One
+of a follower that is at the log end of all that is marked looks only once the wait is over.
 
 Ranges that the log has to verify before they are served (see `odradek.log.segment.integrity`) are
 verified in a thread once the answer is final, which also reads them from the disk into memory.
@@ -111,7 +112,7 @@ class FetchReader:
         follower = replica_id >= 0
         refused: dict[TopicPartition, ErrorCode] = {}
         if follower:
-            refused, proof_wanted = self._record_follower(specs, replica_id, connection_id)
+            refused, proof_wanted, _ = self._record_follower(specs, replica_id, connection_id)
             if proof_wanted:
                 deadline_ms = 0
         waiting = self._hosted.for_log_end if follower else self._hosted.for_high_watermark
@@ -145,7 +146,9 @@ class FetchReader:
         for few in slices.cut(specs):
             keys.update([spec.key for spec in few])
             if follower:
-                refused_here, proof_wanted = self._record_follower(few, replica_id, connection_id)
+                refused_here, proof_wanted, _ = self._record_follower(
+                    few, replica_id, connection_id
+                )
                 refused |= refused_here
                 if proof_wanted:
                     deadline_ms = 0
@@ -183,9 +186,16 @@ class FetchReader:
         now, epoch = self._clock_ms(), session.epoch
         deadline_ms = now + limits.max_wait_ms
         errors: dict[TopicPartition, ErrorCode] = {}
+        at_end = False
         if session.is_privileged:
+            # What has no mark is where it was: the clock is all that there is to record.
             session.clock.tick(now)
-            errors, proof_wanted = await self._record_session(session, connection_id)
+            if len(session.marked) <= PARTITIONS_AT_ONCE:
+                errors, proof_wanted, at_end = self._record_follower(
+                    [one.spec for one in session.marked], session.replica_id, connection_id
+                )
+            else:
+                errors, proof_wanted = await self._record_session(session, connection_id)
             if proof_wanted:
                 deadline_ms = 0
         if refused and len(refused) == len(session.partitions):
@@ -194,6 +204,14 @@ class FetchReader:
         withheld: dict[SessionPartition, None] = {}
         found = _Found([], [])
         try:
+            # Nothing to read: what is marked stays marked until the wait is over.
+            if (
+                at_end
+                and deadline_ms
+                and limits.min_bytes > 0
+                and not await session.begin_wait().woken(limits.max_wait_ms, next_request)
+            ):
+                deadline_ms = 0
             # What is marked is for the fetch that overtakes this one.
             while session.epoch == epoch:
                 is_large = len(session.marked) > PARTITIONS_AT_ONCE
@@ -224,7 +242,7 @@ class FetchReader:
                 looked, found = [], _Found([], [])
                 if not await watch.woken(left_ms, next_request):
                     deadline_ms = 0
-            if looked:
+            if found.unverified or found.settled:
                 await self._verified(found)
         except BaseException:
             session.mark_each([*looked, *withheld])
@@ -239,15 +257,12 @@ class FetchReader:
     async def _record_session(
         self, session: FetchSession, connection_id: int
     ) -> tuple[dict[TopicPartition, ErrorCode], bool]:
-        """As `_record_follower`, for a fetch of a session, which is one of all its partitions.
-
-        Those that are not marked are where they were: the clock is all that there is to record.
-        """
+        """As `_record_follower`, for many marked partitions of a session."""
         refused: dict[TopicPartition, ErrorCode] = {}
         proof_wanted = False
         specs = [one.spec for one in session.marked]
         for few in slices.cut(specs, PARTITIONS_AT_ONCE):
-            refused_here, wanted = self._record_follower(few, session.replica_id, connection_id)
+            refused_here, wanted, _ = self._record_follower(few, session.replica_id, connection_id)
             refused |= refused_here
             proof_wanted = proof_wanted or wanted
             if len(few) == PARTITIONS_AT_ONCE:
@@ -312,44 +327,54 @@ class FetchReader:
 
     def _record_follower(
         self, specs: Sequence[FetchSpec], replica_id: int, connection_id: int
-    ) -> tuple[dict[TopicPartition, ErrorCode], bool]:
+    ) -> tuple[dict[TopicPartition, ErrorCode], bool, bool]:
         """Record the positions of a follower.
 
-        Return the partitions that it may not fetch, each with the error, and whether its next fetch
-        is wanted soon, because a partition waits for it to let the follower join.
+        Return the partitions that it may not fetch, each with the error, whether its next fetch is
+        wanted soon, because a partition waits for it to let the follower join, and whether it is at
+        the log end of all partitions, so that there is nothing to read.
         """
         refused: dict[TopicPartition, ErrorCode] = {}
         proof_wanted = False
+        at_end = True
         for spec in specs:
-            partition, error = self._hosted.leader_or_error(spec.key, spec.leader_epoch)
+            key = spec.key
+            partition, error = self._hosted.leader_or_error(key, spec.leader_epoch)
             if partition is None:
-                refused[spec.key] = error
-            elif replica_id not in partition.followers:
-                refused[spec.key] = ErrorCode.REPLICA_NOT_AVAILABLE
-            elif (
-                partition.log.log_start_offset <= spec.offset <= partition.log.log_end_offset
+                refused[key] = error
+                continue
+            progress = partition.followers.get(replica_id)
+            if progress is None:
+                refused[key] = ErrorCode.REPLICA_NOT_AVAILABLE
+                continue
+            log = partition.log
+            end = log.log_end_offset
+            if (
+                not log.log_start_offset <= spec.offset <= end
                 # A diverging follower is about to truncate: its position does not count.
-                and _divergence(partition, spec) is None
+                or _divergence(partition, spec) is not None
             ):
-                progress = partition.followers[replica_id]
-                if progress.clock is not None:
-                    # Another session of the follower has it, perhaps of its former life.
-                    self._hosted.sessions.changed(spec.key, wakes=False)
-                started = progress.start_offset
-                if partition.record_fetch(replica_id, spec.offset, spec.start_offset):
-                    self._hosted.wake_high_watermark(spec.key)
-                if spec.start_offset > started:
-                    self._hosted.wake_low_watermark(spec.key)
-                if partition.may_join(replica_id):
-                    registered = self._registrations.known(replica_id)
-                    if registered is None:
-                        continue
-                    change = partition.propose_join(registered, connection_id)
-                    if change is None:
-                        proof_wanted = True
-                    else:
-                        self._isr_writer.submit(change)
-        return refused, proof_wanted
+                at_end = False
+                continue
+            at_end = at_end and spec.offset == end
+            if progress.clock is not None:
+                # Another session of the follower has it, perhaps of its former life.
+                self._hosted.sessions.changed(key, wakes=False)
+            started = progress.start_offset
+            if partition.record_fetch(replica_id, spec.offset, spec.start_offset):
+                self._hosted.wake_high_watermark(key)
+            if spec.start_offset > started:
+                self._hosted.wake_low_watermark(key)
+            if partition.may_join(replica_id):
+                registered = self._registrations.known(replica_id)
+                if registered is None:
+                    continue
+                change = partition.propose_join(registered, connection_id)
+                if change is None:
+                    proof_wanted = True
+                else:
+                    self._isr_writer.submit(change)
+        return refused, proof_wanted, at_end and not refused
 
     async def _verified(self, found: _Found) -> list[FetchResult]:
         """Verify what the plan requires, and return the results."""
