@@ -90,8 +90,12 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     if session.epoch != request.session_epoch:
         return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, responses=[])
     epoch = session.begin_fetch()
-    if request.topics:
-        await _name(sessions, session, request.topics)
+    topics = request.topics
+    if topics:
+        if len(topics) == 1 and len(topics[0].partitions) <= slices.STEPS_PER_SLICE:
+            _name(sessions, session, topics[0])
+        else:
+            await _name_in_slices(sessions, session, topics)
     if request.forgotten_topics_data:
         await _forget(sessions, session, request.forgotten_topics_data)
     if not sessions.touch(session):
@@ -120,7 +124,7 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
         if context.version < fetch_answers.FIRST_WITH_ZSTD:
             fetch_answers.refuse_zstd(broker, results)
         if len(looked) <= slices.STEPS_PER_SLICE:
-            _add_news(answer, looked, results, request.isolation_level)
+            _add_news(answer, looked, results, request.isolation_level, {})
         else:
             await slices.run(_news_in_slices(answer, looked, results, request.isolation_level))
         quota = context.quota
@@ -151,19 +155,19 @@ async def fetch(broker: Broker, request: FetchRequest, context: RequestContext) 
     return answer
 
 
-async def _name(
+def _name(sessions: FetchSessions, session: FetchSession, topic: FetchTopic) -> None:
+    """Have partitions in the session, or read them elsewhere."""
+    if len(topic.topic) > LONGEST_TOPIC_NAME:
+        sessions.close(session)
+        return
+    for part in topic.partitions:
+        sessions.add(session, fetch_answers.spec_of(topic.topic, part))
+
+
+async def _name_in_slices(
     sessions: FetchSessions, session: FetchSession, topics: Sequence[FetchTopic]
 ) -> None:
-    """Have partitions in the session, or read them elsewhere."""
-    if (
-        len(topics) == 1
-        and len(topics[0].partitions) <= slices.STEPS_PER_SLICE
-        and len(topics[0].topic) <= LONGEST_TOPIC_NAME
-    ):
-        [topic] = topics
-        for part in topic.partitions:
-            sessions.add(session, fetch_answers.spec_of(topic.topic, part))
-        return
+    """As `_name`, for many partitions."""
     for few in slices.cut_members(topics, lambda topic: topic.partitions):
         if not session.is_open:
             return  # somebody ended it meanwhile, and nobody would forget what is added now
@@ -217,7 +221,7 @@ def _add_news(
     looked: Sequence[SessionPartition],
     results: Sequence[FetchResult],
     isolation_level: int,
-    topics: dict[str, list[FetchablePartitionResponse]] | None = None,
+    topics: dict[str, list[FetchablePartitionResponse]],
 ) -> None:
     """Add to an answer what is news; `topics` has what it says of each topic so far."""
     for one, result in zip(looked, results, strict=True):
@@ -227,8 +231,6 @@ def _add_news(
         found: Records = b"" if region is None else region
         part = fetch_answers.partition_response(result, found, isolation_level)
         topic = result.key.topic
-        if topics is None:
-            topics = {}
         parts = topics.get(topic)
         if parts is None:
             parts = topics[topic] = [part]

@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING
 
 from odradek.log.partition.log import UnexpectedOffsetError
 from odradek.log.segment.files import FileRetiredError
-from odradek.protocol.errors import ErrorCode, KafkaError, name_of
+from odradek.protocol.errors import NO_ERROR, ErrorCode, KafkaError, name_of
 from odradek.protocol.messages.fetch import FetchPartition
+from odradek.protocol.regions import IN_MEMORY
 from odradek.quarantine import Quarantines, Work
 from odradek.replica import leader_requests, truncation
 from odradek.replica.hosted import HostedPartitions
@@ -102,6 +103,7 @@ class SourceFetcher:
         truncation_failed: TruncationFailed,
     ) -> None:
         self.source = source
+        self.name = f"broker {source}"  # in logs
         self._config = config
         self._connect = connect
         self._hosted = hosted
@@ -150,11 +152,6 @@ class SourceFetcher:
         one = self._following.get(key)
         if one is not None:
             self._put_back(one)
-
-    @property
-    def name(self) -> str:
-        """Return the name of the source in logs."""
-        return f"broker {self.source}"
 
     def end(self) -> None:
         """Let `run` return after what is under way."""
@@ -317,7 +314,7 @@ class SourceFetcher:
                 asked = asking.get(TopicPartition(answered.topic, end.partition))
                 if asked is None or not self._is_current(asked[0]):
                     continue
-                if end.error_code != ErrorCode.NONE:
+                if end.error_code != NO_ERROR:
                     self._refused(asked[0], end.error_code)
                     continue
                 try:
@@ -373,7 +370,7 @@ class SourceFetcher:
         fetching: list[_Following] = []
         for one in some:
             key = one.partition.key
-            if not self._is_current(one):
+            if self._following.get(key) is not one:
                 continue  # a session must not have what nobody copies
             try:
                 log = one.partition.log
@@ -399,7 +396,7 @@ class SourceFetcher:
             leader_requests.FETCH_VERSION,
             self._config.replica_socket_timeout_ms,
         )
-        if response.error_code != ErrorCode.NONE:
+        if response.error_code != NO_ERROR:
             self._session_refused(request, response.error_code)
             return
         self._session.answered(response.session_id)
@@ -443,7 +440,7 @@ class SourceFetcher:
                     log = one.partition.log
                     if offset != log.log_end_offset:
                         continue
-                    if data.error_code == ErrorCode.NONE:
+                    if data.error_code == NO_ERROR:
                         self._append(one, data)
                         copied = copied or log.log_end_offset > offset
                         one.leaders_start = data.log_start_offset
@@ -511,19 +508,18 @@ class SourceFetcher:
         one.retry_ms = FIRST_RETRY_MS
         try:
             records = data.record_set
-            if isinstance(records, bytes | bytearray | memoryview) and len(records):
-                partition.log.append_as_follower(records)
+            log = partition.log
+            if isinstance(records, IN_MEMORY) and records:
+                log.append_as_follower(records)
                 self._quota.record(partition.key, len(records))
                 self._hosted.wake_log_end(partition.key)
-                # Served partitions go to the end of the next request.
-                if self._following.get(partition.key) is one:
+                # Served partitions go to the end of the next request. A session does that itself.
+                if not self._session.is_open and self._is_current(one):
                     self._following[partition.key] = self._following.pop(partition.key)
-            one.caught_up = data.high_watermark <= partition.log.log_end_offset
+            one.caught_up = data.high_watermark <= log.log_end_offset
             partition.follow_high_watermark(data.high_watermark)
-            if data.log_start_offset > partition.log.log_start_offset:
-                partition.log.advance_log_start(
-                    min(data.log_start_offset, partition.high_watermark)
-                )
+            if data.log_start_offset > log.log_start_offset:
+                log.advance_log_start(min(data.log_start_offset, partition.high_watermark))
         except (KafkaError, UnexpectedOffsetError) as refusal:
             self._reject(one, refusal)
 
@@ -608,7 +604,7 @@ class SourceFetcher:
         found = response.topics[0].partitions[0]
         if not self._is_current(one):
             return None
-        if found.error_code != ErrorCode.NONE:
+        if found.error_code != NO_ERROR:
             self._refused(one, found.error_code)
             return None
         return int(found.offset)

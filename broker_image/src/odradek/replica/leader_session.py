@@ -60,20 +60,23 @@ class LeaderSession:
             self._named = dict(wanted)
             self._left.clear()
             return SessionRequest(self._id, self._epoch, list(wanted.items()), [])
-        changed = [entry for entry in wanted.items() if self._is_new(*entry)]
-        self._named.update(changed)
+        named = self._named
+        # Of a busy partition only the offset changes; all the fields take long to compare.
+        changed = [
+            (key, one)
+            for key, one in wanted.items()
+            if (former := named.get(key)) is None
+            or former.fetch_offset != one.fetch_offset
+            or former != one
+        ]
+        named.update(changed)
         forgotten: list[TopicPartition] = []
         if self._left:
             forgotten = [key for key in self._left if key not in wanted]
             for key in forgotten:
-                del self._named[key]
+                del named[key]
             self._left.clear()
         return SessionRequest(self._id, self._epoch, changed, forgotten)
-
-    def _is_new(self, key: TopicPartition, one: FetchPartition) -> bool:
-        known = self._named.get(key)
-        # Of a busy partition only the offset changes; all the fields take long to compare.
-        return known is None or known.fetch_offset != one.fetch_offset or known != one
 
     def answered(self, session_id: int) -> None:
         """Note the session id of an answer without error."""

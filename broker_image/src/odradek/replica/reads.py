@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 from odradek import slices
 from odradek.log.segment.files import FileRetiredError
 from odradek.net.next_request import NextRequest
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import NO_ERROR, ErrorCode, KafkaError
 from odradek.replica.fetch_sessions import FetchSession, SessionPartition
 from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
 from odradek.replica.hosted import HostedPartitions
@@ -412,7 +412,7 @@ class FetchReader:
                 result = FetchResult(spec.key, error)
             else:
                 result = self._read(spec, replica_id, limits, found)
-            if result.error is not ErrorCode.NONE or result.diverging is not None:
+            if result.error is not NO_ERROR or result.diverging is not None:
                 found.settled = True
             elif result.region is not None:
                 found.size += result.region.length
@@ -425,15 +425,15 @@ class FetchReader:
         whole_batch = not limits.strict and found.size == 0
         if replica_id == DEBUGGING_CONSUMER:
             partition = self._hosted.partitions.get(spec.key)
-            error = ErrorCode.NONE if partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            error = NO_ERROR if partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             partition, error = self._hosted.leader_or_error(spec.key, spec.leader_epoch)
         if partition is None:
             return FetchResult(spec.key, error)
-        log = partition.log
-        end = log.log_end_offset if replica_id >= 0 else partition.high_watermark
-        start = log.log_start_offset
-        result = FetchResult(spec.key, ErrorCode.NONE, partition.high_watermark, start)
+        log, high_watermark = partition.log, partition.high_watermark
+        start, log_end = log.log_start_offset, log.log_end_offset
+        end = log_end if replica_id >= 0 else high_watermark
+        result = FetchResult(spec.key, NO_ERROR, high_watermark, start)
         diverging = _divergence(partition, spec)
         if diverging is not None:
             if diverging[0] == NO_EPOCH:
@@ -441,13 +441,13 @@ class FetchReader:
             else:
                 result.diverging = diverging
         elif (
-            spec.offset > log.log_end_offset
+            spec.offset > log_end
             and partition.is_leader
             and not self._end_offset_confirmed(partition)
         ):
             # A newer leader may have served the reader; "out of range" would reset it.
             result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        elif spec.offset < start or spec.offset > log.log_end_offset:
+        elif spec.offset < start or spec.offset > log_end:
             result.error = ErrorCode.OFFSET_OUT_OF_RANGE
         elif replica_id >= 0 and self._is_held_back(partition, replica_id):
             pass
