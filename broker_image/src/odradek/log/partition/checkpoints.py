@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from odradek import properties
-from odradek.log.segment.files import read_file, write_atomically
+from odradek.log.segment.files import fsync_path, read_file, write_atomically
 from odradek.values import TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -135,11 +135,12 @@ def write_meta(path: str, meta: LogDirMeta) -> None:
 
 
 def take_clean_mark(directory: str) -> bool:
-    """Return whether the directory was closed cleanly, and remove the mark: it holds for one
-    start.
+    """Return whether the directory was closed cleanly, and remove the mark durably: it holds for
+    one start.
     """
     try:
         os.unlink(os.path.join(directory, CLEAN_SHUTDOWN))
     except FileNotFoundError:
         return False
+    fsync_path(directory)
     return True
