@@ -63,3 +63,14 @@ def test_a_clean_shutdown_counts_once(make: Make, tmp_path: Path, synced: list[s
     synced.clear()
     assert checkpoints.take_clean_mark(str(tmp_path / "a"))
     assert synced == ["a"]
+
+
+def test_a_repeat_is_found_whose_batch_was_deleted_in_part(partition: Partition) -> None:
+    log = partition.open(clean=True)
+    first = log.append_as_leader(sent(0, b"0", b"1", b"2"), 0)
+    log.high_watermark = 3
+    log.advance_log_start(1)
+    partition.log_start = 1
+    again = restart(partition, log).append_as_leader(sent(0, b"0", b"1", b"2"), 0)
+    assert again.duplicate
+    assert (again.base_offset, again.last_offset) == (first.base_offset, first.last_offset)

@@ -60,7 +60,7 @@ def _replay(states: ProducerStates, segments: Sequence[Segment], log_end: int) -
         if first is None:
             continue
         for position, header in segment.scan(first[0]):
-            if header.producer_id >= 0 and header.base_offset >= start:
+            if header.producer_id >= 0 and header.last_offset >= start:
                 states.update(header, marker_epoch(segment, position, header))
 
 
