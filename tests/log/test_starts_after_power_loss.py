@@ -74,3 +74,58 @@ def test_a_repeat_is_found_whose_batch_was_deleted_in_part(partition: Partition)
     again = restart(partition, log).append_as_leader(sent(0, b"0", b"1", b"2"), 0)
     assert again.duplicate
     assert (again.base_offset, again.last_offset) == (first.base_offset, first.last_offset)
+
+
+def test_leader_epochs_follow_the_batches_where_a_truncation_was_lost(
+    partition: Partition,
+) -> None:
+    log = partition.open(clean=True)
+    appended(log, 0, 1, 2, epoch=1)
+
+    def lose_truncation() -> None:
+        path = partition.folder / "leader-epoch-checkpoint"
+        path.write_bytes(checkpoints.format_epochs([(1, 0), (2, 1)]))
+
+    log = restart(partition, log, lose_truncation)
+    assert log.log_end_offset == 3
+    assert log.epochs.entries == [(1, 0)]
+    again = restart(partition, log)
+    assert again.epochs.entries == [(1, 0)], "the file says so, too"
+
+
+def test_an_epoch_without_records_stays(partition: Partition) -> None:
+    log = partition.open(clean=True)
+    appended(log, 0, 1, epoch=1)
+    log.assign_epoch(2)
+    assert restart(partition, log).epochs.entries == [(1, 0), (2, 2)]
+
+
+def test_truncated_batches_do_not_follow_newer_ones(partition: Partition) -> None:
+    log = partition.open(clean=True)
+    appended(log, 0, 1, 2, epoch=1)
+    path = Path(log.segments.active.log.path)
+    former = path.read_bytes()
+    log.truncate_to(1)
+    appended(log, 1, epoch=2)
+
+    def bring_back_end() -> None:
+        path.write_bytes(path.read_bytes() + former[path.stat().st_size :])
+
+    again = restart(partition, log, bring_back_end)
+    assert again.log_end_offset == 2
+    assert again.epochs.entries == [(1, 0), (2, 1)]
+    assert values(again) == [b"0", b"1"]
+
+
+def test_a_snapshot_of_truncated_records_is_not_used(partition: Partition) -> None:
+    log = partition.open(clean=True)
+    appended(log, 0)
+    log.append_as_leader(sent(0, b"1"), 0)
+    log.roll()
+    [path] = partition.folder.glob("*.snapshot")
+    former = path.read_bytes()
+    log.truncate_to(1)
+    appended(log, 1, 2, epoch=1)
+    again = restart(partition, log, lambda: path.write_bytes(former))
+    assert again.producers.get(7) is None
+    assert not path.exists()

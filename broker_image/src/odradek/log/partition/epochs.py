@@ -180,6 +180,17 @@ class EpochCache:
         if changed:
             self._write()
 
+    def distrust(self, offset: int) -> list[tuple[int, int]]:
+        """Forget, in memory, the epochs that begin at `offset` or behind, and return them: the file
+        may be newer or older than the batches there, which are read again.
+        """
+        with self._lock:
+            kept = bisect_left(self._entries, offset, key=lambda entry: entry[1])
+            forgotten = self._entries[kept:]
+            self._entries = self._entries[:kept]
+        self._unwritten = self._unwritten or bool(forgotten)
+        return forgotten
+
     def clear(self) -> None:
         """Forget everything, and remove the file."""
         with self._lock:

@@ -509,6 +509,7 @@ class Log:
                 self.log_start_offset,
                 self.log_end_offset,
                 self.environment.now_ms(),
+                self.log_end_offset,
             )
         except CorruptBatchError as error:
             # As after a crash: nothing is known of producers whose batches cannot be read.

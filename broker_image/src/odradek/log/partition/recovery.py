@@ -4,9 +4,12 @@ A clean shutdown leaves `.kafka_cleanshutdown` in the log directory. Then sizes 
 files, and only the last batches of the last segment are read. Without it every segment from the
 recovery point on (what may not be on the disk) is read whole: checksums are verified, the file is
 truncated behind the last valid batch, later segments are dropped, and indexes, leader epochs and
-producer state are rebuilt. Interrupted deletions and compactions are finished or undone as in
-Kafka: `.deleted` and `.cleaned` files are removed; a `.log.swap` is complete and replaces the
-segments it was made from. No content of any file makes opening fail; only an OSError does.
+producer state are rebuilt. A power loss keeps any part of what was not synced: a truncation may be
+undone in one file and not in another.
+So the files beside the batches count for nothing there. Interrupted deletions and compactions are
+finished or undone as in Kafka: `.deleted` and `.cleaned` files are removed; a `.log.swap` is
+complete and replaces the segments it was made from. No content of any file makes opening fail; only
+an OSError does.
 """
 
 import contextlib
@@ -18,6 +21,7 @@ from odradek.config import TopicConfig
 from odradek.log.partition import replay
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records.batch import CorruptBatchError, Header
+from odradek.log.segment.batch_file import BatchSequence
 from odradek.log.segment.files import list_names, remove_if_there
 from odradek.log.segment.segment import (
     CLEANED_SUFFIX,
@@ -76,10 +80,12 @@ def open_log(
         first_dirty = _first_dirty(segments, known)
         for segment in segments[:first_dirty]:
             _open_closed(segment, sizes[segment.base_offset], names, report)
+        unsure_epochs = _distrust_epochs(log, segments[first_dirty:])
         kept = _recover(log, segments, first_dirty, epochs_known, report)
         end = _end_of(log, kept, first_dirty, epochs_known, report)
         if not epochs_known:
             _rebuild_epochs(log, kept, report)
+        _restore_last_epoch(log, unsure_epochs, end)
         _finish(log, kept, end, known, names)
     for segment in log.segments:
         segment.close_files()
@@ -125,13 +131,28 @@ def _open_closed(segment: Segment, size: int, names: Collection[str], report: Re
         segment.rebuild_indexes()
 
 
+def _distrust_epochs(log: Log, dirty: list[Segment]) -> list[tuple[int, int]]:
+    """Forget the leader epochs of what is read whole, and return them: a truncation may be in the
+    file and not in the log, or the other way round.
+    """
+    return log.epochs.distrust(dirty[0].base_offset) if dirty else []
+
+
+def _restore_last_epoch(log: Log, forgotten: list[tuple[int, int]], end: int) -> None:
+    """Take back an epoch that begins at the log end offset: its leader wrote nothing yet."""
+    for epoch, offset in forgotten:
+        if offset == end and epoch > log.epochs.latest:
+            log.epochs.note(epoch, offset)
+
+
 def _recover(
     log: Log, segments: list[Segment], first: int, epochs_known: bool, report: Report
 ) -> list[Segment]:
     """Check segments from `first` on; return those that stay."""
+    sequence = BatchSequence(0)
     for number in range(first, len(segments)):
         segment = segments[number]
-        cut = _check_segment(log, segment, epochs_known)
+        cut = _check_segment(log, segment, epochs_known, sequence)
         report.scanned_segments += 1
         report.truncated_bytes += cut
         if cut and number + 1 < len(segments):
@@ -148,8 +169,14 @@ def _recover(
     return segments
 
 
-def _check_segment(log: Log, segment: Segment, note_epochs: bool) -> int:
+def _check_segment(log: Log, segment: Segment, note_epochs: bool, sequence: BatchSequence) -> int:
+    """Cut a segment behind its last valid batch that can follow those before; return the bytes
+    removed. Batches that a truncation removed may be there again behind newer ones.
+    """
+
     def on_batch(position: int, header: Header, data: memoryview) -> None:
+        if header.magic == 2:
+            sequence.take(position, header)
         if note_epochs:
             log.epochs.note_batch(header.magic, header.leader_epoch, header.base_offset)
 
@@ -169,7 +196,7 @@ def _end_of(
         return last.next_offset()
     except CorruptBatchError:
         report.scanned_segments += 1
-        report.truncated_bytes += _check_segment(log, last, epochs_known)
+        report.truncated_bytes += _check_segment(log, last, epochs_known, BatchSequence(0))
         return last.next_offset()
 
 
@@ -205,9 +232,11 @@ def _finish(
     # An epoch that begins at the log end offset is of a leader that wrote nothing yet: keep it.
     log.epochs.truncate_from_end(end + 1)
     log.epochs.truncate_from_start(start)
+    now_ms = log.environment.now_ms()
     try:
+        # A newer snapshot may be of records that a truncation removed.
         replay.rebuild(
-            log.producers, log.directory, names, segments, start, end, log.environment.now_ms()
+            log.producers, log.directory, names, segments, start, end, now_ms, recovery_point
         )
     except CorruptBatchError:
         log.producers.clear(end)  # the batches behind the damage are unknown

@@ -22,22 +22,23 @@ def rebuild(
     log_start: int,
     log_end: int,
     now_ms: int,
+    newest_snapshot: int,
 ) -> None:
     """Fill `states` from `segments` up to `log_end`; `names` are the files of the directory.
 
-    Snapshots outside (log start offset, log end offset] and damaged ones are removed. Raises
+    Snapshots outside (log start offset, `newest_snapshot`] and damaged ones are removed. Raises
     CorruptBatchError and OSError.
     """
     states.clear(log_start)
     for at in reversed(snapshot_offsets(names)):
         path = snapshot_path(directory, at)
-        if log_start < at <= log_end and states.snapshot_offset < 0:
+        if log_start < at <= newest_snapshot and states.snapshot_offset < 0:
             try:
                 states.load(read_file(path), at, now_ms)
                 continue
             except CorruptSnapshotError:
                 pass
-        elif log_start < at <= log_end:
+        elif log_start < at <= newest_snapshot:
             continue
         remove_if_there(path)
     if states.snapshot_offset >= 0 and not states.forgetful:

@@ -497,8 +497,9 @@ class Segment:
         """Check every batch, rebuild the indexes, truncate behind the last valid batch; return the
         number of bytes removed.
 
-        `on_batch(position, header, whole batch)` is called for each valid batch in order. Used
-        after a crash, when anything from the recovery point on may be torn or missing.
+        `on_batch(position, header, whole batch)` is called for each valid batch in order, and may
+        raise CorruptBatchError. Used after a crash, when anything from the recovery point on may be
+        torn or missing.
         """
         self.changed = True
         self._reset_indexes()
@@ -514,8 +515,8 @@ class Segment:
                         break
                     if not self.accepts(header.last_offset):
                         break
-                    self._index_one(position, header)
                     on_batch(position, header, data)
+                    self._index_one(position, header)
                     next_offset = header.last_offset + 1
                     position += header.size
             self.size = self.trusted_from = position
