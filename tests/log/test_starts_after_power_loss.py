@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from odradek.config import TopicConfig
 from odradek.log.partition import checkpoints
 from odradek.log.partition.log import Log
+from odradek.log.records import batch as batches
 from tests.log.conftest import Make
 from tests.support.logs import Partition, batch, read_all
 
@@ -100,6 +102,46 @@ def test_an_epoch_without_records_stays(partition: Partition) -> None:
     assert restart(partition, log).epochs.entries == [(1, 0), (2, 2)]
 
 
+def rolled(partition: Partition) -> Log:
+    """Three segments, of two records each."""
+    log = partition.open(clean=True)
+    appended(log, 0, 1)
+    log.roll()
+    appended(log, 2, 3)
+    log.roll()
+    appended(log, 4, 5)
+    return log
+
+
+def lose_end(log: Log) -> None:
+    """The file of the second segment lacks its last batch."""
+    path = log.segments[1].log.path
+    os.truncate(path, os.path.getsize(path) // 2)
+
+
+def test_a_log_ends_where_a_rolled_segment_lost_whole_batches(partition: Partition) -> None:
+    log = rolled(partition)
+    again = restart(partition, log, lambda: lose_end(log))
+    assert values(again) == [b"0", b"1", b"2"]
+    appended(again, 3)
+    assert values(again) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_gap_that_compaction_may_have_made_stays(partition: Partition) -> None:
+    partition.config = replace(CONFIG, cleanup_policy=("compact",))
+    log = rolled(partition)
+    again = restart(partition, log, lambda: lose_end(log))
+    assert values(again) == [b"0", b"1", b"2", b"4", b"5"]
+
+
+def test_a_gap_that_a_leader_sent_stays(partition: Partition) -> None:
+    log = partition.open(clean=True)
+    appended(log, 0, 1)
+    log.skip_to(5)
+    appended(log, 5)
+    assert values(restart(partition, log)) == [b"0", b"1", b"5"]
+
+
 def test_truncated_batches_do_not_follow_newer_ones(partition: Partition) -> None:
     log = partition.open(clean=True)
     appended(log, 0, 1, 2, epoch=1)
@@ -129,3 +171,38 @@ def test_a_snapshot_of_truncated_records_is_not_used(partition: Partition) -> No
     again = restart(partition, log, lambda: path.write_bytes(former))
     assert again.producers.get(7) is None
     assert not path.exists()
+
+
+PREALLOCATED = replace(CONFIG, preallocate=True, segment_bytes=4096)
+
+
+def test_a_flush_after_a_roll_syncs_the_finished_segment(
+    partition: Partition, synced: list[str]
+) -> None:
+    """Its records were synced, but not that its file ends behind them."""
+    partition.config = PREALLOCATED
+    log = partition.open(clean=True)
+    appended(log, 0)
+    log.flush()
+    log.roll()
+    appended(log, 1)
+    synced.clear()
+    log.flush()
+    assert "00000000000000000000.log" in synced
+
+
+def test_zeros_behind_a_segment_that_ends_at_the_recovery_point_are_cut(
+    partition: Partition,
+) -> None:
+    partition.config = PREALLOCATED
+    log = partition.open(clean=True)
+    appended(log, 0, 1)
+    log.flush()
+    partition.recovery_point = log.recovery_point
+    path = log.segments.active.log.path
+    log.roll()
+    appended(log, 2)
+    again = restart(partition, log, lambda: os.truncate(path, 4096))
+    assert values(again) == [b"0", b"1", b"2"]
+    assert again.segments[0].size < 4096
+    assert all(header for _, header in batches.scan(Path(path).read_bytes()))

@@ -5,7 +5,7 @@ files, and only the last batches of the last segment are read. Without it every 
 recovery point on (what may not be on the disk) is read whole: checksums are verified, the file is
 truncated behind the last valid batch, later segments are dropped, and indexes, leader epochs and
 producer state are rebuilt. A power loss keeps any part of what was not synced: a truncation may be
-undone in one file and not in another.
+undone in one file and not in another, or a segment may be there without the end of the one before.
 So the files beside the batches count for nothing there. Interrupted deletions and compactions are
 finished or undone as in Kafka: `.deleted` and `.cleaned` files are removed; a `.log.swap` is
 complete and replaces the segments it was made from. No content of any file makes opening fail; only
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from odradek.config import TopicConfig
 from odradek.log.partition import replay
 from odradek.log.partition.log import Log, LogEnvironment
+from odradek.log.partition.producers import SNAPSHOT_SUFFIX
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment.batch_file import BatchSequence
 from odradek.log.segment.files import list_names, remove_if_there
@@ -81,7 +82,10 @@ def open_log(
         for segment in segments[:first_dirty]:
             _open_closed(segment, sizes[segment.base_offset], names, report)
         unsure_epochs = _distrust_epochs(log, segments[first_dirty:])
-        kept = _recover(log, segments, first_dirty, epochs_known, report)
+        if 0 < first_dirty < len(segments):
+            following = segments[first_dirty].base_offset
+            _cut_behind_records(log, segments[first_dirty - 1], following, report)
+        kept = _recover(log, segments, first_dirty, epochs_known, known, names, report)
         end = _end_of(log, kept, first_dirty, epochs_known, report)
         if not epochs_known:
             _rebuild_epochs(log, kept, report)
@@ -145,8 +149,30 @@ def _restore_last_epoch(log: Log, forgotten: list[tuple[int, int]], end: int) ->
             log.epochs.note(epoch, offset)
 
 
+def _cut_behind_records(log: Log, segment: Segment, following: int, report: Report) -> None:
+    """Finish the log file of a segment before the one at `following`, if only its records are on
+    the disk: zeros are behind them if it was preallocated.
+    """
+    with contextlib.suppress(CorruptBatchError):  # readers are told of damage
+        found = segment.find(following - 1)
+        if found is None:
+            return
+        position, header = found
+        end = position + header.size
+        if end < segment.size:
+            report.truncated_bytes += segment.size - end
+            segment.size = end
+            segment.truncate_files(following, log.now_ms())
+
+
 def _recover(
-    log: Log, segments: list[Segment], first: int, epochs_known: bool, report: Report
+    log: Log,
+    segments: list[Segment],
+    first: int,
+    epochs_known: bool,
+    known: Checkpointed,
+    names: Collection[str],
+    report: Report,
 ) -> list[Segment]:
     """Check segments from `first` on; return those that stay."""
     sequence = BatchSequence(0)
@@ -155,8 +181,10 @@ def _recover(
         cut = _check_segment(log, segment, epochs_known, sequence)
         report.scanned_segments += 1
         report.truncated_bytes += cut
-        if cut and number + 1 < len(segments):
-            for doomed in segments[number + 1 :]:
+        if number + 1 < len(segments) and (
+            cut or _lost_its_end(log, segment, segments[number + 1].base_offset, known, names)
+        ):
+            for doomed in reversed(segments[number + 1 :]):  # no gap if this breaks off
                 doomed.retire()
                 for path in doomed.paths():
                     remove_if_there(path)
@@ -167,6 +195,22 @@ def _recover(
             # segment, and Kafka, which trusts all below the recovery point, would read the rest.
             segment.become_inactive()
     return segments
+
+
+def _lost_its_end(
+    log: Log, segment: Segment, following: int, known: Checkpointed, names: Collection[str]
+) -> bool:
+    """Return whether the records between a segment and the next one, at `following`, are missing.
+
+    Compaction leaves gaps, too, and followers copy them. But where a roll wrote a snapshot of the
+    producers' state, the log had reached that offset.
+    """
+    return (
+        following > known.log_start_offset
+        and "compact" not in log.config.cleanup_policy
+        and file_name(following, SNAPSHOT_SUFFIX) in names
+        and segment.next_offset() < following
+    )
 
 
 def _check_segment(log: Log, segment: Segment, note_epochs: bool, sequence: BatchSequence) -> int:

@@ -7,7 +7,7 @@ what they can see is lowered or replaced, under the state lock, and only then th
 """
 
 import threading
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -313,9 +313,11 @@ class SegmentList(Sequence[Segment]):
     def unflushed(self, *, only_rolled: bool) -> tuple[list[Segment], int, int]:
         """Return the segments with records at or above the recovery point, the offset they reach,
         and the number of truncations. Needs no lock.
+
+        One that ends right at the recovery point is among them: its files were finished since.
         """
         with self.state_lock:
-            first = max(bisect_right(self.bases, self.recovery_point) - 1, 0)
+            first = max(bisect_left(self.bases, self.recovery_point) - 1, 0)
             if only_rolled:
                 return self.entries[first:-1], self.bases[-1], self.truncations
             return self.entries[first:], self.log_end_offset, self.truncations
