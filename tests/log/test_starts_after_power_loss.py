@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from odradek.config import TopicConfig
-from odradek.log.partition import checkpoints
+from odradek.log.partition import checkpoints, epochs
 from odradek.log.partition.log import Log
 from odradek.log.records import batch as batches
+from odradek.log.segment import files
 from tests.log.conftest import Make
 from tests.support.logs import Partition, batch, read_all
 
@@ -100,6 +101,25 @@ def test_an_epoch_without_records_stays(partition: Partition) -> None:
     appended(log, 0, 1, epoch=1)
     log.assign_epoch(2)
     assert restart(partition, log).epochs.entries == [(1, 0), (2, 2)]
+
+
+def test_rebuilt_leader_epochs_are_written_at_once(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that breaks off must not leave a file with some of them."""
+    log = partition.open(clean=True)
+    for epoch in (1, 2, 3):
+        appended(log, epoch, epoch=epoch)
+    path = partition.folder / "leader-epoch-checkpoint"
+    written: list[bytes] = []
+
+    def note(path: str, data: bytes) -> bool:
+        written.append(data)
+        return files.write_in_place(path, data)
+
+    monkeypatch.setattr(epochs, "write_in_place", note)
+    restart(partition, log, lambda: path.write_bytes(bytes(9)))
+    assert written == [checkpoints.format_epochs([(1, 0), (2, 1), (3, 2)])]
 
 
 def rolled(partition: Partition) -> Log:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from odradek.config import TopicConfig
 from odradek.log.partition import replay
+from odradek.log.partition.epochs import UNDEFINED_EPOCH
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.partition.producers import SNAPSHOT_SUFFIX
 from odradek.log.records.batch import CorruptBatchError, Header
@@ -245,12 +246,20 @@ def _end_of(
 
 
 def _rebuild_epochs(log: Log, segments: list[Segment], report: Report) -> None:
+    """Read the leader epochs from all batches. The file is written once: the next start would
+    believe one that has a part of them.
+    """
+    entries: list[tuple[int, int]] = []
     for segment in segments:
         try:
             for _, header in segment.scan(0):
-                log.epochs.note_batch(header.magic, header.leader_epoch, header.base_offset)
+                if header.magic < 2:
+                    entries = []
+                elif header.leader_epoch > (entries[-1][0] if entries else UNDEFINED_EPOCH):
+                    entries.append((header.leader_epoch, header.base_offset))
         except CorruptBatchError:
             continue  # damage inside a closed segment is reported to its readers
+    log.epochs.replace(entries)
     if segments and any(segment.size for segment in segments):
         report.rebuilt.append(log.epochs.path)
 
