@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.net.connection import MOST_GATHERED, Answer, ClientInfo
+from odradek.net.connection import FRAMES_A_TURN, Answer, ClientInfo
 from odradek.net.frame import ProtocolViolation
 from odradek.net.owed_answers import Later
 from odradek.net.sending import Sends, send_at_once
@@ -68,13 +68,28 @@ def sends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-async def test_short_answers_are_sent_together_a_few_at_a_time(sends: list[int]) -> None:
+async def test_short_answers_are_sent_together(sends: list[int]) -> None:
     async with listening(Asked().dispatch) as listener, connected(listener) as (reader, writer):
         wanted = [b"quick %d" % number for number in range(8)]
         writer.write(together(*wanted))
         assert [await read_frame(reader) for _ in wanted] == wanted
-        size = len(framed(wanted[0]))
-        assert sends == [MOST_GATHERED * size, MOST_GATHERED * size, 2 * size]
+        assert sends == [len(together(*wanted))]
+
+
+async def test_as_many_are_sent_together_as_make_a_turn(sends: list[int]) -> None:
+    async with listening(Asked().dispatch) as listener, connected(listener) as (reader, writer):
+        wanted = [b"quick %02d" % number for number in range(2 * FRAMES_A_TURN)]
+        writer.write(together(*wanted))
+        assert [await read_frame(reader) for _ in wanted] == wanted
+        assert max(sends) == len(together(*wanted)) // 2
+
+
+async def test_no_more_than_a_few_kilobytes_are_sent_together(sends: list[int]) -> None:
+    async with listening(Asked().dispatch) as listener, connected(listener) as (reader, writer):
+        wanted = [b"quick %d ".ljust(4000, b".") % number for number in range(8)]
+        writer.write(together(*wanted))
+        assert [await read_frame(reader) for _ in wanted] == wanted
+        assert max(sends) <= 5 * 4004
 
 
 async def test_an_answer_is_sent_at_once_unless_the_next_request_is_there(
@@ -123,7 +138,7 @@ async def test_what_follows_may_be_long_or_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "last", [framed(b"refused"), framed(b"broken"), b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff"]
 )
-@pytest.mark.parametrize("before", [1, MOST_GATHERED - 1, MOST_GATHERED, MOST_GATHERED + 1])
+@pytest.mark.parametrize("before", [1, 2, FRAMES_A_TURN, FRAMES_A_TURN + 1])
 async def test_what_came_before_a_bad_request_is_answered(last: bytes, before: int) -> None:
     async with listening(Asked().dispatch) as listener, connected(listener) as (reader, writer):
         said = [b"quick %d" % number for number in range(before)]

@@ -15,7 +15,7 @@ connection counts as idle.
 The socket stays registered for reading while a request is in progress. So the usual peer, which
 sends its next request after the answer, costs no epoll call besides the wait. It is answered within
 the callback of the event loop; only what has to wait wakes the task (see `begun_work`). Where the
-next requests are there already, a few short answers are sent together.
+next requests are there already, short answers are sent together.
 """
 
 import asyncio
@@ -76,11 +76,9 @@ FRAMES_A_TURN: Final = 16
 _BYTES_AS_A_FRAME: Final = SLICE_BYTES // FRAMES_A_TURN
 # A muted connection is looked at this often: it may be reset while it is not read.
 MUTED_LOOK_S: Final = 5.0
-# The size of an answer is put before a first part up to this many bytes, which is then copied.
+# The size of an answer is put before a first part up to this many bytes, which is then copied. Short
+# answers that are sent together have as many at most.
 _COPIED_BYTES: Final = 16 * 1024
-# So many short answers go out in one call, while the requests behind them are there already. More
-# would leave a client idle that has five on the way.
-MOST_GATHERED: Final = 3
 
 
 @dataclass(slots=True)
@@ -161,7 +159,7 @@ class Connection:
         self._closing = False  # we answer no more
         self._in_dispatch = False
         self._gathers = False  # while frames are served within a callback
-        self._gathered: list[bytes] = []  # short answers with their sizes, not sent yet
+        self._gathered = b""  # short answers with their sizes, not sent yet
         # While no frame is served, and nothing has to wait.
         self._arrival: InlineFuture[Awaitable[None] | None] | None = None
         self._turn = 0  # what was answered since the event loop last went round, in frames
@@ -435,13 +433,12 @@ class Connection:
         first = parts[0] if parts else b""
         if len(parts) == 1 and type(first) is bytes and len(first) <= _COPIED_BYTES:
             answer = LENGTH32.pack(len(first)) + first
-            gathered = self._gathered
-            if self._gathers and len(gathered) < MOST_GATHERED - 1 and self._reader.has_frame():
-                gathered.append(answer)
+            if self._gathered:
+                answer = self._gathered + answer
+                self._gathered = b""
+            if self._gathers and len(answer) <= _COPIED_BYTES and self._reader.has_frame():
+                self._gathered = answer
                 return ()
-            if gathered:
-                answer = b"".join((*gathered, answer))
-                gathered.clear()
             left = send_at_once(self._transport, answer)
             return [left] if left else ()
         try:
@@ -452,24 +449,21 @@ class Connection:
             raise
         self._turn += length // _BYTES_AS_A_FRAME
         if self._gathered:
-            size = b"".join((*self._gathered, size))
-            self._gathered.clear()
+            size = self._gathered + size
+            self._gathered = b""
         if isinstance(first, bytes) and len(first) <= _COPIED_BYTES:
             return [size + first, *parts[1:]]
         return [size, *parts]
 
     def _send_gathered_at_once(self) -> None:
         """Send gathered answers, but what the socket does not take."""
-        answers = b"".join(self._gathered)
-        self._gathered.clear()
-        if left := send_at_once(self._transport, answers):
-            self._gathered.append(bytes(left))
+        answers, self._gathered = self._gathered, b""
+        self._gathered = bytes(send_at_once(self._transport, answers))
 
     async def _send_gathered(self) -> None:
         if self._gathered:
-            parts = list(self._gathered)
-            self._gathered.clear()
-            await self._send_all(parts)
+            answers, self._gathered = self._gathered, b""
+            await self._send_all([answers])
 
     async def _after_gathered(self, work: BegunWork | None) -> None:
         """Do what is left of a frame once the answers before it are sent."""
