@@ -76,8 +76,8 @@ FRAMES_A_TURN: Final = 16
 _BYTES_AS_A_FRAME: Final = SLICE_BYTES // FRAMES_A_TURN
 # A muted connection is looked at this often: it may be reset while it is not read.
 MUTED_LOOK_S: Final = 5.0
-# The size of an answer is put before a first part up to this many bytes, which is then copied. Short
-# answers that are sent together have as many at most.
+# The size of an answer is put before a first part up to this many bytes, which is then copied.
+# What is sent together of short answers does not wait for more than that.
 _COPIED_BYTES: Final = 16 * 1024
 
 
