@@ -111,8 +111,7 @@ class Broker:
         self.number = 0
         self.highest_start = 0
         folder.mkdir()
-        self.manager = start(folder, self.topic, self.clock)
-        self.log = new_log(self.manager, *KEY, self.topic)
+        self.open()
         self.written: list[tuple[int, bytes]] = []
         self.states: list[State] = []
 
@@ -262,6 +261,8 @@ class Broker:
         self.manager = start(self.folder, self.topic, self.clock)
         found = self.manager.get(*KEY)
         self.log = found if found is not None else new_log(self.manager, *KEY, self.topic)
+        # Without one, a start takes no gap for a loss: so it may be in the first minute of a log.
+        self.manager._home_of(self.log).write_recovery_points()
 
 
 def check_promises(log: Log, acked: State, attempted: State) -> None:

@@ -168,6 +168,7 @@ class Directory:
         recovery_points = self.checkpoint(checkpoints.RECOVERY_POINTS)
         start_offsets = self.checkpoint(checkpoints.LOG_START_OFFSETS)
         high_watermarks = self.checkpoint(checkpoints.HIGH_WATERMARKS)
+        first_dirty_offsets = self.checkpoint(checkpoints.CLEANER_OFFSETS)
         found: list[Folder] = []
         doomed: list[str] = []
         with os.scandir(self.path) as listed:
@@ -181,7 +182,12 @@ class Directory:
             if match is None or not entry.is_dir():
                 continue
             key = TopicPartition(match["topic"], int(match["partition"]))
-            known = Checkpointed(clean, recovery_points.get(key, 0), start_offsets.get(key, 0))
+            known = Checkpointed(
+                clean,
+                recovery_points.get(key),
+                start_offsets.get(key, 0),
+                first_dirty_offsets.get(key, 0),
+            )
             found.append(
                 Folder(
                     name,

@@ -52,11 +52,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """What the directory's checkpoints say about a partition."""
+    """What the directory's checkpoints say about a partition. Without a recovery point nothing is
+    known of its history: the folder is new, or from elsewhere, or the checkpoint is lost. Below
+    `first_dirty_offset` it was compacted.
+    """
 
     clean: bool
-    recovery_point: int = 0
+    recovery_point: int | None = None
     log_start_offset: int = 0
+    first_dirty_offset: int = 0
 
 
 def open_log(
@@ -122,7 +126,7 @@ def _first_dirty(segments: list[Segment], known: Checkpointed) -> int:
     """Return the number of the first segment that has to be read whole."""
     if known.clean:
         return len(segments)
-    below = sum(1 for segment in segments if segment.base_offset <= known.recovery_point)
+    below = sum(1 for segment in segments if segment.base_offset <= (known.recovery_point or 0))
     return max(below - 1, 0)
 
 
@@ -203,14 +207,16 @@ def _lost_its_end(
 ) -> bool:
     """Return whether the records between a segment and the next one, at `following`, are missing.
 
-    Compaction leaves gaps, too, and followers copy them. But where a roll wrote a snapshot of the
-    producers' state, the log had reached that offset.
+    Compaction leaves gaps, too, perhaps before the topic became another, and followers copy them.
+    But where a roll wrote a snapshot of the producers' state, the log had reached that offset. In
+    doubt nothing is missing: else whole records would be thrown away.
     """
     return (
-        following > known.log_start_offset
+        known.recovery_point is not None
+        and following > known.log_start_offset
         and "compact" not in log.config.cleanup_policy
         and file_name(following, SNAPSHOT_SUFFIX) in names
-        and segment.next_offset() < following
+        and known.first_dirty_offset <= segment.next_offset() < following
     )
 
 
@@ -280,7 +286,7 @@ def _finish(
         # Where there were no files, the next start would make these again if they were lost.
         fresh.changed = bool(segments or log.preallocated_bytes)
         segments, end = [fresh], start
-    recovery_point = end if known.clean else min(max(known.recovery_point, start), end)
+    recovery_point = end if known.clean else min(max(known.recovery_point or 0, start), end)
     log.install(segments, start, end, recovery_point)
     # An epoch that begins at the log end offset is of a leader that wrote nothing yet: keep it.
     log.epochs.truncate_from_end(end + 1)
