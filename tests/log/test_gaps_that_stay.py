@@ -99,3 +99,14 @@ def test_records_behind_a_gap_stay_in_a_folder_from_elsewhere(make: Make, tmp_pa
         shutil.copytree(tmp_path / "a" / "t-0", copy / "t-0")
 
     assert values(crashed(make, tmp_path / "b", bring_folder, DELETED)) == values(log)
+
+
+def test_an_epoch_whose_batches_were_compacted_stays(make: Make, tmp_path: Path) -> None:
+    """A replica that was away learns from it where its own records of the epoch before end."""
+    manager = make(dirs=("a",))
+    log = written(manager)
+    manager._home_of(log).write_recovery_points()
+    while manager.compact():
+        pass
+    again = crashed(make, tmp_path / "a", nothing, COMPACTED)
+    assert again.epochs.entries == log.epochs.entries == [(1, 0), (2, 4), (3, 7)]

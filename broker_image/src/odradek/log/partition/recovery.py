@@ -86,7 +86,7 @@ def open_log(
         first_dirty = _first_dirty(segments, known)
         for segment in segments[:first_dirty]:
             _open_closed(segment, sizes[segment.base_offset], names, report)
-        unsure_epochs = _distrust_epochs(log, segments[first_dirty:])
+        unsure_epochs = _distrust_epochs(log, segments[first_dirty:], known)
         if 0 < first_dirty < len(segments):
             following = segments[first_dirty].base_offset
             _cut_behind_records(log, segments[first_dirty - 1], following, report)
@@ -140,11 +140,15 @@ def _open_closed(segment: Segment, size: int, names: Collection[str], report: Re
         segment.rebuild_indexes()
 
 
-def _distrust_epochs(log: Log, dirty: list[Segment]) -> list[tuple[int, int]]:
+def _distrust_epochs(log: Log, dirty: list[Segment], known: Checkpointed) -> list[tuple[int, int]]:
     """Forget the leader epochs of what is read whole, and return them: a truncation may be in the
     file and not in the log, or the other way round.
+
+    Not where the log was compacted: the batches of an epoch may be gone from there.
     """
-    return log.epochs.distrust(dirty[0].base_offset) if dirty else []
+    if not dirty:
+        return []
+    return log.epochs.distrust(max(dirty[0].base_offset, known.first_dirty_offset))
 
 
 def _restore_last_epoch(log: Log, forgotten: list[tuple[int, int]], end: int) -> None:
