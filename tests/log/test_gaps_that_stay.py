@@ -24,7 +24,7 @@ DELETED = replace(COMPACTED, cleanup_policy=("delete",), retention_ms=-1)
 
 
 def written(manager: LogManager) -> Log:
-    """Four segments. Of the first, compaction leaves its first record only, and nothing of epoch 2."""
+    """Four segments. Compaction leaves only the first record of the first, nothing of epoch 2."""
     log = new_log(manager, "t", 0, replace(COMPACTED, min_cleanable_dirty_ratio=0.0))
     log.append_as_leader(batch(b"first", key=b"other"), 1)
     old = batch(*[b"old".ljust(40)] * 3)  # too large to be merged with others

@@ -226,3 +226,19 @@ def test_zeros_behind_a_segment_that_ends_at_the_recovery_point_are_cut(
     assert values(again) == [b"0", b"1", b"2"]
     assert again.segments[0].size < 4096
     assert all(header for _, header in batches.scan(Path(path).read_bytes()))
+
+
+def test_a_flipped_bit_costs_no_records_behind_it(partition: Partition) -> None:
+    """No checksum covers base offsets. Here one looks as if its batch was the last."""
+    log = partition.open(clean=True)
+    appended(log, 0, 1, 2)
+    log.roll()
+    appended(log, 3)
+    log.flush()
+    partition.recovery_point = log.recovery_point
+    path = Path(log.segments[0].log.path)
+    damaged = bytearray(path.read_bytes())
+    damaged[7 + len(damaged) // 3] ^= 4  # 1 becomes 5
+    again = restart(partition, log, lambda: path.write_bytes(damaged))
+    assert path.read_bytes() == damaged
+    assert again.log_end_offset == 4

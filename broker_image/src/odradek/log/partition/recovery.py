@@ -38,6 +38,7 @@ from odradek.log.segment.segment import (
 )
 
 _GARBAGE = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
+_ZEROS_AT_ONCE = 1 << 20
 
 
 @dataclass(slots=True)
@@ -160,7 +161,8 @@ def _restore_last_epoch(log: Log, forgotten: list[tuple[int, int]], end: int) ->
 
 def _cut_behind_records(log: Log, segment: Segment, following: int, report: Report) -> None:
     """Finish the log file of a segment before the one at `following`, if only its records are on
-    the disk: zeros are behind them if it was preallocated.
+    the disk: zeros are behind them if it was preallocated. Anything else stays: no checksum covers
+    the offset that makes a batch the last one.
     """
     with contextlib.suppress(CorruptBatchError):  # readers are told of damage
         found = segment.find(following - 1)
@@ -168,10 +170,18 @@ def _cut_behind_records(log: Log, segment: Segment, following: int, report: Repo
             return
         position, header = found
         end = position + header.size
-        if end < segment.size:
+        if end < segment.size and _has_only_zeros(segment, end):
             report.truncated_bytes += segment.size - end
             segment.size = end
             segment.truncate_files(following, log.now_ms())
+
+
+def _has_only_zeros(segment: Segment, position: int) -> bool:
+    while data := segment.read(position, _ZEROS_AT_ONCE):
+        if data.count(0) < len(data):
+            return False
+        position += len(data)
+    return True
 
 
 def _recover(
