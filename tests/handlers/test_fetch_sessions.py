@@ -117,6 +117,20 @@ async def test_a_session_that_nobody_fetches_after_a_long_wait_is_idle(
     assert broker.replicas.fetch_sessions.evictions == 1
 
 
+async def test_a_large_session_whose_fetch_did_not_wait_is_idle(
+    broker: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odradek.replica.reads.PARTITIONS_AT_ONCE", 1)
+    await two_partitions(replicas)
+    client = SessionClient(broker)
+    await client.fetch((KEY, 0), (OTHER, 0))
+    await produce(replicas, OTHER)
+    assert set(await client.fetch(wait_ms=LONG_MS)) == {OTHER}
+    replicas.clock.now += MIN_EVICTION_MS + 1
+    await SessionClient(broker).fetch((KEY, 0))
+    assert broker.replicas.fetch_sessions.evictions == 1
+
+
 async def test_a_raised_log_start_and_a_high_watermark_are_news(
     broker: Broker, replicas: Replicas
 ) -> None:

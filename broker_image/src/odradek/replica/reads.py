@@ -41,6 +41,7 @@ from odradek.values import TopicPartition
 if TYPE_CHECKING:
     from odradek.log.partition.reading import LogReader, LogSlice
     from odradek.replica.isr_writer import IsrWriter
+    from odradek.replica.purgatory import Watch
     from odradek.replica.registrations import FollowerRegistrations
 
 CONSUMER = -1
@@ -203,6 +204,7 @@ class FetchReader:
         looked: list[SessionPartition] = []
         withheld: dict[SessionPartition, None] = {}
         found = _Found([], [])
+        watch: Watch[TopicPartition] | None = None
         try:
             # Nothing to read: what is marked stays marked until the wait is over.
             if (
@@ -247,6 +249,9 @@ class FetchReader:
         except BaseException:
             session.mark_each([*looked, *withheld])
             raise
+        finally:
+            if watch is not None:
+                watch.resolve(False)  # it may have begun without a wait
         if session.is_privileged:
             self._record_traffic(found.results)
         if refused:
