@@ -88,6 +88,33 @@ def test_a_batch_that_overtook_the_first_is_refused_after_a_restart_too(
     assert refused(partition.open(clean=True), 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def test_a_producer_of_a_former_topic_goes_on_where_it_was(log: Log) -> None:
+    log.producers.go_on_from(
+        producers.FormerProducers({5: (0, MAX - 1), 6: (2, 8)}, forgetful=False)
+    )
+    # Sequences wrap.
+    assert refused(log, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    send(log, MAX)
+    send(log, 0)
+    with pytest.raises(KafkaError):
+        send(log, 9, epoch=3, pid=6)
+    send(log, 7, epoch=2, pid=6)
+    assert log.former_producers() == ({5: (0, 0), 6: (2, 7)}, False)
+
+
+def test_a_producer_of_a_former_topic_that_expired_since_may_start_anywhere(log: Log) -> None:
+    log.producers.go_on_from(producers.FormerProducers({5: (0, 2)}, forgetful=False))
+    send(log, 3)
+    log.producers.expire(log.environment.now_ms() + 2 * log.producers.expiry_ms)
+    assert send(log, 777).base_offset == 1
+
+
+def test_former_producers_are_no_more_than_a_log_has() -> None:
+    few = producers.ProducerStates(1000, most=2)
+    few.go_on_from(producers.FormerProducers({5: (0, 2), 6: (0, 2), 7: (0, 2)}, forgetful=False))
+    assert few.as_former() == ({}, True)
+
+
 def test_a_new_epoch_starts_at_zero_and_fences_the_old(log: Log) -> None:
     send(log, 0)
     assert refused(log, 1, epoch=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

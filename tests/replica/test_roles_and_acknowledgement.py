@@ -11,12 +11,15 @@ import pytest
 from kazoo.exceptions import ConnectionLoss
 
 from odradek.log.partition import epochs
+from odradek.log.partition.producers import FormerProducers
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.control import UpdateMetadataPartitionState
 from odradek.replica.appends import AppendOutcome
 from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
+from odradek.replica.former_topics import FormerTopics
 from odradek.replica.reads import CONSUMER, release
-from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import znodes
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
@@ -477,3 +480,96 @@ async def test_a_producer_goes_on_in_a_topic_made_anew_whoever_leads(
     data = logs.batch(b"value", producer_id=5, producer_epoch=0, base_sequence=7)
     [outcome] = await broker.manager.append([(KEY, data)], 1, 0, Origin.CLIENT)
     assert outcome.error is found
+
+
+async def write_as(broker: Replicas, producer: int, sequence: int) -> ErrorCode:
+    data = logs.batch(b"value", producer_id=producer, producer_epoch=0, base_sequence=sequence)
+    [outcome] = await broker.manager.append([(KEY, data)], 1, 0, Origin.CLIENT)
+    return outcome.error
+
+
+async def make_anew(broker: Replicas, epoch: int = 1) -> None:
+    """Have a producer write, and make the topic anew."""
+    await broker.lead()
+    for sequence in range(3):
+        assert await write_as(broker, 5, sequence) is ErrorCode.NONE
+    await broker.delete()
+    await broker.lead(epoch=epoch)
+
+
+async def test_a_producer_goes_on_where_the_controller_changed_before_its_topic_was_made_anew(
+    broker: Replicas,
+) -> None:
+    """The new one does not know the former leader epochs."""
+    await make_anew(broker, epoch=0)
+    assert await write_as(broker, 5, 3) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_batch_that_overtook_another_is_refused_in_a_topic_made_anew(
+    broker: Replicas, times: int
+) -> None:
+    """librdkafka takes its acknowledgement for that of the other, whose records would be lost."""
+    await make_anew(broker)
+    for again in range(1, times):
+        await broker.delete()
+        await broker.lead(epoch=1 + again)
+    assert await write_as(broker, 5, 4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert await write_as(broker, 5, 3) is ErrorCode.NONE
+    assert await write_as(broker, 5, 4) is ErrorCode.NONE
+    # Never seen in the former topic, which knew all that wrote there.
+    assert await write_as(broker, 6, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert await write_as(broker, 6, 0) is ErrorCode.NONE
+
+
+async def test_a_batch_whose_answer_from_the_former_topic_was_lost_is_written_anew(
+    broker: Replicas,
+) -> None:
+    await make_anew(broker)
+    assert await write_as(broker, 5, 1) is ErrorCode.NONE
+    assert await write_as(broker, 5, 2) is ErrorCode.NONE
+    assert broker.manager.partitions[KEY].log.log_end_offset == 2
+
+
+async def test_a_replica_that_was_moved_away_says_nothing_of_the_former_topic(
+    broker: Replicas,
+) -> None:
+    await broker.lead()
+    assert await write_as(broker, 5, 0) is ErrorCode.NONE
+    broker.metadata.view.topics[KEY.topic] = {}  # brokers have it until it is being deleted
+    await broker.delete()
+    await broker.lead(epoch=2)
+    assert await write_as(broker, 5, 9) is ErrorCode.NONE
+
+
+async def test_what_is_known_of_a_former_topic_ends_where_it_is_made_anew_elsewhere(
+    broker: Replicas,
+) -> None:
+    await make_anew(broker)
+    await broker.delete()
+    elsewhere = UpdateMetadataPartitionState(
+        topic_name=KEY.topic,
+        partition_index=0,
+        controller_epoch=1,
+        leader=2,
+        leader_epoch=2,
+        isr=[2],
+        zk_version=0,
+        replicas=[2],
+    )
+    broker.manager.drop_moved_replicas([(KEY.topic, elsewhere)])
+    await broker.lead(epoch=3)
+    assert await write_as(broker, 5, 9) is ErrorCode.NONE
+
+
+async def test_no_more_than_so_many_former_producers_are_remembered() -> None:
+    former = FormerTopics(most=5)
+    for number in range(4):
+        known = FormerProducers({number: (0, 7)}, forgetful=False)
+        former.remember(TopicPartition("many", number), known)
+    assert [former.take(TopicPartition("many", number)) is None for number in range(4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]

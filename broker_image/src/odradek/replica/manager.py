@@ -29,7 +29,7 @@ from odradek.replica.fetcher import Connect, SourceFetcher
 from odradek.replica.fetcher_pool import FetcherPool
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.isr_writer import IsrWriter
-from odradek.replica.metadata import MetadataCache
+from odradek.replica.metadata import LEADER_DURING_DELETE, MetadataCache
 from odradek.replica.partition import Partition
 from odradek.replica.quota import ReplicationQuota
 from odradek.replica.reads import FetchReader
@@ -253,6 +253,9 @@ class ReplicaManager:
         for topic, state in states:
             key = TopicPartition(topic, state.partition_index)
             partition = self._hosted.partitions.get(key)
+            if partition is None and state.leader != LEADER_DURING_DELETE:
+                # Made anew, but elsewhere: what is known here is out of date.
+                self._roles.former_topics.take(key)
             if partition is None or state.leader == self.config.broker_id:
                 continue
             postponed = partition.postponed

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 
 from odradek import slices
 from odradek.log.manager import LogManager, NewLog
+from odradek.log.partition.producers import UNKNOWN_FORMER
 from odradek.long_lived import LongLived
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.replica.directory_moves import DirectoryMoves
 from odradek.replica.fetcher_pool import FetcherPool
+from odradek.replica.former_topics import FormerTopics
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import NO_EPOCH, LagLimits, Partition, PostponedRole
 from odradek.replica.topic_identities import TopicIdentities
@@ -80,6 +82,7 @@ class RoleChanges:
         self._on_replica_failed = on_replica_failed
         self._limits = LagLimits(config.replica_lag_time_max_ms, config.replica_lag_max_messages)
         self._long_lived = LongLived()
+        self.former_topics = FormerTopics()
 
     def accept_controller(self, epoch: int) -> bool:
         """Return whether to obey a request of this controller epoch; remember a higher one."""
@@ -207,6 +210,18 @@ class RoleChanges:
             return ErrorCode.NONE
         return self._take_role(partition, state, generation)
 
+    def _go_on_from_former(self, partition: Partition, leader_epoch: int) -> None:
+        """Let producers of a former topic go on in a new partition.
+
+        Replicas that a reassignment adds are new, too, but not in sync yet.
+        """
+        former = self.former_topics.take(partition.key)
+        if former is not None:
+            partition.log.producers.go_on_from(former)
+        elif leader_epoch > 0:
+            # A former topic had this name, no other begins above epoch 0. It was not here.
+            partition.log.producers.go_on_from(UNKNOWN_FORMER)
+
     def _take_postponed(
         self, partition: Partition, state: LeaderAndIsrPartitionState, generation: int
     ) -> None:
@@ -223,8 +238,8 @@ class RoleChanges:
         key = partition.key
         error = ErrorCode.NONE
         try:
-            if _is_of_topic_made_anew(state, self._config.broker_id):
-                partition.log.producers.forgetful = True
+            if state.is_new and self._config.broker_id in state.isr:
+                self._go_on_from_former(partition, state.leader_epoch)
             if state.leader == self._config.broker_id:
                 partition.lead(state)
             else:
@@ -316,6 +331,7 @@ class RoleChanges:
                 if delete and errors[key] is ErrorCode.NONE and self._has_log(key):
                     to_delete.append(key)
             self._fetchers.end_idle()
+            await self._remember_former(to_delete)
             errors.update(await self.delete_logs(to_delete))
             return ErrorCode.NONE, errors
 
@@ -371,6 +387,20 @@ class RoleChanges:
         self._topic_configs.forget({key.topic for key in keys} - remaining)
         return errors
 
+    async def _remember_former(self, keys: Iterable[TopicPartition]) -> None:
+        """Remember the producers of topics that are deleted, not of a replica that moved away."""
+        steps = 0
+        for key in keys:
+            log = self._logs.get(*key)
+            if log is None or key.topic in self._hosted.metadata.topics:
+                continue
+            producers = log.former_producers()
+            self.former_topics.remember(key, producers)
+            steps += 1 + len(producers.last)
+            if steps >= slices.STEPS_PER_SLICE:
+                steps = 0
+                await slices.pause()
+
     def _has_log(self, key: TopicPartition) -> bool:
         return self._logs.get(*key) is not None or self._logs.futures.get(key) is not None
 
@@ -382,14 +412,6 @@ def _is_stale(partition: Partition, leader_epoch: int) -> bool:
     if partition.role_failed:
         return leader_epoch < partition.leader_epoch
     return leader_epoch <= partition.leader_epoch
-
-
-def _is_of_topic_made_anew(state: LeaderAndIsrPartitionState, broker_id: int) -> bool:
-    """Return whether a former topic had this name: no other begins above epoch 0.
-
-    Replicas that a reassignment adds are new, too, but not in sync yet.
-    """
-    return state.is_new and state.leader_epoch > 0 and broker_id in state.isr
 
 
 def _states(

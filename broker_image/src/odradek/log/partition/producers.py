@@ -20,7 +20,7 @@ Snapshot, version 1, big-endian:
 import heapq
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -106,6 +106,19 @@ class Producer:
         return None
 
 
+class FormerProducers(NamedTuple):
+    """What a log that was deleted knew of its producers: the epoch and last sequence of each, and
+    whether others may have written there.
+    """
+
+    last: Mapping[int, tuple[int, int]]
+    forgetful: bool
+
+
+NO_FORMER = FormerProducers({}, forgetful=False)
+UNKNOWN_FORMER = FormerProducers({}, forgetful=True)
+
+
 class ProducerStates:
     """The producers of one partition. One writer at a time; used under the log's append lock.
 
@@ -113,6 +126,7 @@ class ProducerStates:
     """
 
     __slots__ = (
+        "_former",
         "_most",
         "_producers",
         "end_offset",
@@ -126,8 +140,10 @@ class ProducerStates:
         self._producers: dict[int, Producer] = {}
         self._most = most
         # True when a producer that wrote here may be unknown: expired, one of too many, or its
-        # batches deleted, perhaps with a former topic of this name.
+        # batches deleted.
         self.forgetful = False
+        # Those of a former topic of this name.
+        self._former = NO_FORMER
         # How many were forgotten because there were too many.
         self.forgotten = 0
         self.expiry_ms = expiry_ms
@@ -159,7 +175,7 @@ class ProducerStates:
         known = self._producers.get(producer_id)
         from_client = origin is CLIENT
         if known is None:
-            if from_client and base_sequence > 0 and not self.forgetful:
+            if from_client and base_sequence > 0 and not self._may_begin(header):
                 raise KafkaError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"producer {producer_id} begins with sequence {base_sequence}",
@@ -192,6 +208,32 @@ class ProducerStates:
                 ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has an open transaction"
             )
         return None
+
+    def _may_begin(self, header: Header) -> bool:
+        """Return whether an unknown producer may begin behind sequence 0: where it was forgotten,
+        or with what follows or repeats its last batch in a former topic of this name.
+        """
+        if self.forgetful:
+            return True
+        former = self._former.last.get(header.producer_id)
+        if former is None:
+            return self._former.forgetful
+        epoch, last = former
+        # Sequences wrap: what is less than half of them back is a repeat.
+        back = (last + 1 - header.base_sequence) & MAX_SEQUENCE
+        return header.producer_epoch == epoch and back <= MAX_SEQUENCE // 2
+
+    def as_former(self) -> FormerProducers:
+        """Return what a new topic of this name has to know: of the topics before, too."""
+        own = {one.producer_id: (one.epoch, one.last_sequence) for one in self._producers.values()}
+        known = {**self._former.last, **own}
+        if len(known) > self._most:
+            return FormerProducers(own, forgetful=True)
+        return FormerProducers(known, self.forgetful or self._former.forgetful)
+
+    def go_on_from(self, former: FormerProducers) -> None:
+        """Let the producers of a former topic of this name go on with their sequences."""
+        self._former = former
 
     def update(self, header: Header, marker_epoch: int | None = None) -> None:
         """Note a batch of the log; `marker_epoch` is the coordinator epoch of a control batch."""
