@@ -15,7 +15,9 @@ connection counts as idle.
 The socket stays registered for reading while a request is in progress. So the usual peer, which
 sends its next request after the answer, costs no epoll call besides the wait. It is answered within
 the callback of the event loop; only what has to wait wakes the task (see `begun_work`). Where the
-next requests are there already, short answers are sent together.
+next requests are there already, short answers are sent together. What the socket does not take of
+them is owed, so that a request that has begun behind them never waits for the peer: it may hold
+what others wait for.
 """
 
 import asyncio
@@ -24,10 +26,10 @@ import logging
 import select
 import struct
 import termios
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from odradek.net.begun_work import BegunWork, begin
 from odradek.net.connection_quotas import ConnectionQuotas
@@ -160,8 +162,9 @@ class Connection:
         self._in_dispatch = False
         self._gathers = False  # while frames are served within a callback
         self._gathered = b""  # short answers with their sizes, not sent yet
+        self._rest = b""  # of those, what the socket did not take: it is owed
         # While no frame is served, and nothing has to wait.
-        self._arrival: InlineFuture[Awaitable[None] | None] | None = None
+        self._arrival: InlineFuture[BegunWork | None] | None = None
         self._turn = 0  # what was answered since the event loop last went round, in frames
         self._last_active = self._time()
 
@@ -266,7 +269,6 @@ class Connection:
                 await self._serve()
             except Exception:
                 # As in Kafka: what came before it is answered.
-                await self._send_gathered()
                 if self._owed is not None:
                     await self._owed.until_owed(0)
                 raise
@@ -317,7 +319,7 @@ class Connection:
         if self._owed is not None:
             await self._owed.until_owed(0)
 
-    async def _next_work(self) -> Awaitable[None] | None:
+    async def _next_work(self) -> BegunWork | None:
         """Return what is left of a frame that has to wait, None if there are no more frames."""
         if self._closing or self._ended:
             return None
@@ -345,7 +347,8 @@ class Connection:
                 self._last_active = self._time()
             self._turn += 1
             if isinstance(answer, Later) or (self._owed and self._throttling.send is None):
-                await self._send_gathered()
+                if self._gathered:
+                    self._send_gathered()
                 self._owe(answer)
             elif answer is not None:
                 if self._throttling.send is None:
@@ -354,6 +357,7 @@ class Connection:
                 else:
                     if self._owed:
                         await self._owed.until_owed(0)
+                    self._gathers = False  # what is measured is sent
                     send, self._throttling.send = self._throttling.send, None
                     await send(self._answer(answer))
             if self._memory.limited:
@@ -384,7 +388,11 @@ class Connection:
 
     async def _answer_owed(self, parts: Sequence[Part]) -> None:
         self._note_activity()
-        await self._answer(parts)
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            await self._send_all([rest])
+        if parts:
+            await self._answer(parts)
 
     def _fail(self, error: Exception) -> None:
         """Let `run` log why owed answers cannot be sent, if it waits for the next request."""
@@ -455,26 +463,15 @@ class Connection:
             return [size + first, *parts[1:]]
         return [size, *parts]
 
-    def _send_gathered_at_once(self) -> None:
-        """Send gathered answers, but what the socket does not take."""
+    def _send_gathered(self) -> None:
+        """Send gathered answers; owe what the socket does not take."""
         answers, self._gathered = self._gathered, b""
-        self._gathered = bytes(send_at_once(self._transport, answers))
-
-    async def _send_gathered(self) -> None:
-        if self._gathered:
-            answers, self._gathered = self._gathered, b""
-            await self._send_all([answers])
-
-    async def _after_gathered(self, work: BegunWork | None) -> None:
-        """Do what is left of a frame once the answers before it are sent."""
         try:
-            await self._send_gathered()
-        except BaseException:
-            if work is not None:
-                work.close()
-            raise
-        if work is not None:
-            await work
+            self._rest = bytes(send_at_once(self._transport, answers))
+        except OSError:
+            self._rest = answers  # it fails once more where it is owed
+        if self._rest:
+            self._owe(())
 
     async def _send_all(self, parts: Sequence[Part]) -> None:
         try:
@@ -536,23 +533,21 @@ class Connection:
             frame = self._reader.next_frame()
         except ProtocolViolation as violation:
             raise self._explained(violation) from None
-        work: BegunWork | Coroutine[Any, Any, None] | None = None
+        work = None
         if frame is not None:
             assert self._task is not None
             # Not there for whoever is called, as while the task serves a frame.
             arrival, self._arrival = self._arrival, None
             self._gathers = True
             try:
-                work = begun = begin(self._serve_frames(frame), self._task, self._loop)
+                work = begin(self._serve_frames(frame), self._task, self._loop)
             finally:
                 self._gathers = False
                 self._arrival = arrival
                 del arrival  # the future of an exception must not be in its own traceback
                 if self._gathered:
                     # What is served next waits for something, or there is nothing.
-                    self._send_gathered_at_once()
-            if self._gathered:
-                work = self._after_gathered(begun)
+                    self._send_gathered()
         if work is not None or self._ended or self._closing:
             assert self._arrival is not None
             if not self._arrival.done():
