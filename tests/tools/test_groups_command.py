@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -359,3 +361,26 @@ def test_bad_address_is_one_line() -> None:
 def test_chroot_that_cannot_be_sent_is_refused() -> None:
     with pytest.raises(ToolError, match=r"is not HOST:PORT,\.\.\./CHROOT"):
         zookeeper_client.connect("localhost:1/\udcff")
+
+
+def test_reset_that_nobody_hears_of_is_a_success_and_a_plan_that_nobody_reads_is_none(
+    cluster: Cluster,
+) -> None:
+    command = (
+        f"exec {sys.executable} -m odradek groups reset-offsets --topic {TOPIC} --to-offset 3 "
+        f"--group unheard --bootstrap-server {cluster.bootstrap}"
+    )
+    found = []
+    for more in ("--execute", "", "--export"):
+        done = subprocess.run(
+            f"{command} {more} >&-",
+            shell=True,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        found.append((done.returncode, done.stderr))
+    assert found == [(0, ""), *[(2, "odradek: stdout is closed\n")] * 2]
+    said, _ = run("describe", "--bootstrap-server", cluster.bootstrap, "--group", "unheard")
+    assert [row[3] for row in rows(said)] == ["3", "3"]

@@ -159,6 +159,11 @@ def check_stdout() -> None:
 def show_table(header: Collection[str], rows: Iterable[Collection[object]]) -> None:
     """Print a table with aligned columns. Raises ToolError, as `show_json` does."""
     check_stdout()
+    say_table(header, rows)
+
+
+def say_table(header: Collection[str], rows: Iterable[Collection[object]]) -> None:
+    """Tell in a table what was done, as `say` does."""
     lines = [tuple(header), *(tuple(map(str, row)) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:

@@ -22,11 +22,13 @@ from odradek.tools.client import EARLIEST, LATEST, ToolClient, parse_addresses
 from odradek.tools.command_line import (
     BOOTSTRAP_VARIABLE,
     DEFAULT_BOOTSTRAP,
+    check_stdout,
     command_config_option,
     opened,
     read_access,
     run,
     say,
+    say_table,
     show_table,
 )
 from odradek.tools.errors import ToolError
@@ -315,7 +317,7 @@ def reset_offsets(
             if execute:
                 for group, offsets in plan.items():
                     await store.commit(group, offsets)
-            _show_plan(plan, export)
+            _show_plan(plan, export, execute)
         if not execute and not export:
             click.echo("Nothing was changed: --execute was not given.", err=True)
 
@@ -382,7 +384,11 @@ async def _bounds(
     return {part: plans.Bounds(starts[part], ends[part]) for part in starts.keys() & ends.keys()}
 
 
-def _show_plan(plan: Mapping[str, Mapping[TopicPartition, int]], export: bool) -> None:
+def _show_plan(
+    plan: Mapping[str, Mapping[TopicPartition, int]], export: bool, is_done: bool
+) -> None:
+    if not is_done:
+        check_stdout()
     if export:
         for group, offsets in plan.items():
             say(plans.render_csv(group if len(plan) > 1 else None, offsets).rstrip("\n"))
@@ -392,7 +398,7 @@ def _show_plan(plan: Mapping[str, Mapping[TopicPartition, int]], export: bool) -
         for group, offsets in plan.items()
         for part, offset in sorted(offsets.items())
     ]
-    show_table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
+    say_table(("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"), rows)
 
 
 @commands.command()
@@ -469,7 +475,7 @@ def migrate(
             for group, offsets in plan.items():
                 if execute and offsets:
                     await target.commit(group, offsets)
-        _show_plan(plan, export=False)
+        _show_plan(plan, False, execute)
         if not execute:
             click.echo("Nothing was changed: --execute was not given.", err=True)
 
