@@ -125,7 +125,7 @@ def of_one_broker() -> list[Case]:
         _compares(20, 0, end_to_end(1, quick=False)),
         _takes(27, 1, end_to_end(10, quick=True)),
         _takes(17, 0, end_to_end(50, quick=False)),
-        _takes(1, 0, memory()),
+        _compares(1, 0, memory()),
         _takes(20, 0, start_up()),
     ]
 
