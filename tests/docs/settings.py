@@ -45,6 +45,8 @@ def kind_and_bounds(parse: Callable[[str], Any]) -> tuple[str, str]:
             return "decimal", _range(held["at_least"], held["at_most"])
         case "scaled":
             return "integer", ""
+        case "retention":
+            return "integer", "-1, or at least 1"
         case "one_of":
             return "string", "one of " + ", ".join(map(code, held["allowed"]))
         case "words":
