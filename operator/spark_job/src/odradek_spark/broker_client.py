@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -100,14 +100,29 @@ class DriverClient:
         asked = {ClientPartition(p.topic, p.partition): spec for p in partitions}
         if not asked:
             return {}  # the library rejects an empty request
-        found: dict[TopicPartition, int | None] = {}
-        futures = self._admin.list_offsets(asked, request_timeout=_REQUEST_TIMEOUT_S)
+        found = self._listed(asked)
+        if fenced := [one for one, answer in found.items() if _is_fenced(answer)]:
+            # The library names the leader epoch that it knows, and asks for no newer one by itself.
+            self._admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
+            found |= self._listed({one: asked[one] for one in fenced})
+        return {
+            TopicPartition(one.topic, one.partition): None
+            if isinstance(answer, KafkaError)
+            else answer
+            for one, answer in found.items()
+        }
+
+    def _listed(
+        self, asked: Mapping[ClientPartition, OffsetSpec]
+    ) -> dict[ClientPartition, int | KafkaError]:
+        """Return an offset per partition, or why there is none."""
+        found: dict[ClientPartition, int | KafkaError] = {}
+        futures = self._admin.list_offsets(dict(asked), request_timeout=_REQUEST_TIMEOUT_S)
         for partition, future in futures.items():
             try:
-                offset = future.result().offset
-            except KafkaException:
-                offset = None
-            found[TopicPartition(partition.topic, partition.partition)] = offset
+                found[partition] = future.result().offset
+            except KafkaException as failure:
+                found[partition] = failure.args[0]
         return found
 
     def timestamps(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -152,3 +167,7 @@ class DriverClient:
     def close(self) -> None:
         """Close the connections."""
         self._consumer.close()
+
+
+def _is_fenced(answer: int | KafkaError) -> bool:
+    return isinstance(answer, KafkaError) and answer.code() == KafkaError.FENCED_LEADER_EPOCH
