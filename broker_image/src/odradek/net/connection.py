@@ -411,7 +411,7 @@ class Connection:
         self._reader.release_spare()
         self._quotas.muted += 1
         try:
-            while not self._closing and not (self._ended and self._reader.is_incomplete):
+            while not self._closing and (self._reader.has_frame() or not self._ended):
                 left = until - self._time()
                 if left <= 0:
                     break

@@ -58,13 +58,8 @@ class FrameReader:
             return SIZE_BYTES
         return SIZE_BYTES + int(LENGTH32.unpack_from(self._view, self._start)[0])
 
-    @property
-    def is_incomplete(self) -> bool:
-        """Return whether what is buffered is less than a frame."""
-        return self.buffered_bytes < max(self.announced, SIZE_BYTES)
-
     def has_frame(self) -> bool:
-        """Return whether the next frame is there as a whole, if its size is one."""
+        """Return whether the next frame is there as a whole, or only a negative size."""
         available = self._end - self._start
         if available < SIZE_BYTES:
             return False
