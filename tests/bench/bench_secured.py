@@ -20,9 +20,8 @@ topics have one replica, with acks=all three. Processor time is that of the thre
 gigabyte that clients wrote or read; with acks=all it has the replication.
 
 All clusters write as much in a round: what takes RUN_SECONDS, by the speeds of the round before.
-Files of a topic are removed a second after it is deleted, by all brokers. Kept for a minute, as
-they are by default, they would fill the memory with gigabytes that the kernel writes to disk during
-later runs.
+Files of a topic are removed before the next run. Kept for a minute, as they are by default, they
+would fill the memory with gigabytes that the kernel writes to disk during later runs.
 
 The brokers that drop tell what a producer reaches where nothing is stored: a case in which this
 project reaches 0.9 of that measures the client, whatever its ratio to Kafka is.
@@ -52,7 +51,13 @@ from confluent_kafka.admin import AdminClient
 from tests.bench import bench_produce_fetch, ratios
 from tests.bench.bench_partitions import processor_s
 from tests.bench.report import interpreter, warmth
-from tests.bench.side_by_side import BROKERS, SETTINGS, KafkaAtItsBest
+from tests.bench.side_by_side import (
+    BROKERS,
+    DELETE_DELAY_MS,
+    SETTINGS,
+    KafkaAtItsBest,
+    await_removal,
+)
 from tests.bench.warm_tools import WarmTools
 from tests.support import certificates, clients
 from tests.support.broker import Broker, Cluster, FreshBroker
@@ -197,7 +202,7 @@ def clusters(folder: Path, own: certificates.Issued, python: str) -> Iterator[di
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.secure.plain.sasl.jaas.config": jaas("PLAIN", **{f"user_{USER}": PASSWORD}),
         "offsets.topic.num.partitions": "3",
-        "log.segment.delete.delay.ms": "1000",
+        "log.segment.delete.delay.ms": DELETE_DELAY_MS,
     }
     kinds: dict[str, type[Broker]] = {
         OURS: _run_by(python, Secured),
@@ -290,6 +295,7 @@ class Bench:
                 self._measure(what, name, case, topic, count, self._client.fetch)
             admin = AdminClient(clients.settings(bootstrap(cluster, case.protocol)))
             admin.delete_topics([topic])[topic].result(60)
+            await_removal(_all(cluster), topic)
         speeds = self.table.speeds[f"produce {case}"].values()
         speed = statistics.median(each[-1] for each in speeds)
         self._counts[case] = records(case, speed, self._share)
@@ -312,7 +318,8 @@ class Bench:
 
 def records(case: Case, speed: float, share: int) -> int:
     """Return how many records of a case take RUN_SECONDS, or a share of them, at so many MB/s."""
-    megabytes = min(speed * RUN_SECONDS, MOST_MEGABYTES) / share
+    replicas = 1 if case.acks == "1" else BROKERS
+    megabytes = min(speed * RUN_SECONDS, MOST_MEGABYTES / replicas) / share
     return max(1, int(megabytes * MEGA / case.size))
 
 

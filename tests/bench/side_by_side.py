@@ -35,6 +35,8 @@ SETTINGS = {
     "auto.leader.rebalance.enable": "false",
     "delete.topic.enable": "true",
 }
+# Until the files of a deleted topic are removed, a minute by default. See `await_removal`.
+DELETE_DELAY_MS = "100"
 LIMIT_SECONDS = 180.0
 PAUSE_SECONDS = 0.02
 
@@ -128,6 +130,19 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = LIMIT_SE
             raise AssertionError(f"not within {seconds} s: {what}")
         time.sleep(PAUSE_SECONDS)
     return time.perf_counter()
+
+
+def await_removal(brokers: Sequence[Broker], name: str) -> None:
+    """Wait until a deleted topic has no files, so that their memory is there for the next ones.
+
+    A page that is free for long is one that a virtual machine may have given back to its host, and
+    whose first use costs ten times as much. Brokers would pay for that by chance.
+    """
+
+    def are_gone() -> bool:
+        return not any(True for one in brokers for _ in one.log_dir.glob(f"{name}-*"))
+
+    wait_for(are_gone, f"the files of {name} are removed")
 
 
 def controller_of(cluster: Cluster) -> Broker:

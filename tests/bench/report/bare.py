@@ -5,6 +5,7 @@ Such a client takes next to nothing, so that what is measured is the server.
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import time
@@ -84,9 +85,16 @@ def check(connect: Connect, frame: bytes) -> None:
 
 
 def rate(
-    connect: Connect, frame: bytes, seconds: float, most_under_way: int = UNDER_WAY
+    connect: Connect,
+    frame: bytes,
+    seconds: float,
+    most_under_way: int = UNDER_WAY,
+    most: float = math.inf,
 ) -> tuple[float, int]:
-    """Send the same request for so long; return answers per second, and how many there were."""
+    """Send the same request for so long, and so often at most.
+
+    Returns answers per second, and how many there were.
+    """
     buffer = memoryview(bytearray(SENT_BYTES))
     with connect() as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -94,7 +102,8 @@ def rate(
         until = began + seconds
         under_way = answered = 0
         while True:
-            if under_way < most_under_way and time.perf_counter() < until:
+            sent = answered + under_way
+            if under_way < most_under_way and sent < most and time.perf_counter() < until:
                 sock.sendall(frame)
                 under_way += 1
                 continue

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from tests.bench.bench_partitions import processor_s
 from tests.bench.report.results import Results, What
 from tests.bench.report.systems import SYSTEMS, Launcher, Running
+from tests.bench.side_by_side import await_removal
 from tests.bench.warm_tools import WarmTools
 from tests.support import clients
 from tests.support.broker import Broker
@@ -98,12 +99,13 @@ def processor_time(
 def topic(
     bench: Bench, name: str, partitions: int, config: dict[str, str] | None = None
 ) -> Iterator[str]:
-    """A new topic of a system with a replica on each broker, deleted at the end."""
+    """A new topic of a system with a replica on each broker, deleted at the end with its files."""
     running = bench.systems[name]
     made = bench.new_name()
     clients.create_topic(running.bootstrap, made, partitions, len(running.brokers), config)
     yield made
     delete_topic(running.bootstrap, made)
+    await_removal(brokers_of(running), made)
 
 
 def delete_topic(bootstrap: str, name: str) -> None:

@@ -15,10 +15,10 @@ from tests.bench.bench_operator import peak_bytes
 from tests.bench.bench_partitions import processor_s
 from tests.bench.report import bare, latency
 from tests.bench.report.bench import MEBI, Bench, Case, Volume, brokers_of, processor_time, topic
-from tests.bench.report.floors import PARTITIONS, SENT_BYTES, Floor
+from tests.bench.report.floors import BATCH_BYTES, PARTITIONS, SENT_BYTES, Floor
 from tests.bench.report.results import LIMIT, PER_GIGABYTE, WRITES, What
 from tests.bench.report.systems import Running
-from tests.bench.side_by_side import wait_for
+from tests.bench.side_by_side import LIMIT_SECONDS, wait_for
 from tests.bench.warm_tools import WarmTools
 
 MEGA: Final = 1_000_000
@@ -158,6 +158,9 @@ def bare_produce() -> Case:
         less=True,
     )
 
+    def most(bench: Bench) -> int:
+        return 2 * bench.volume.megabytes * MEGA // (PARTITIONS * BATCH_BYTES)
+
     def measure(bench: Bench, name: str) -> None:
         [broker] = brokers_of(bench.systems[name])
         moved: list[float] = []
@@ -165,7 +168,7 @@ def bare_produce() -> Case:
             frame = bare.six_batches(made)
             bare.check(broker.connect, frame)
             with processor_time(bench, name, spent, lambda: moved[0]):
-                rate, count = bare.rate(broker.connect, frame, bench.volume.seconds)
+                rate, count = bare.rate(broker.connect, frame, LIMIT_SECONDS, most=most(bench))
                 moved.append(count * len(frame) / GIGA)
             bench.results.note(speed, name, rate * len(frame) / MEGA)
 
@@ -174,7 +177,7 @@ def bare_produce() -> Case:
         frame = bare.six_batches("floor")
         with Floor("write", str(path)) as floor:
             before = processor_s(floor.pid)
-            rate, count = bare.rate(floor.connect, frame, bench.volume.seconds)
+            rate, count = bare.rate(floor.connect, frame, LIMIT_SECONDS, most=most(bench))
             bench.results.note(speed, LIMIT, rate * len(frame) / MEGA)
             each = (processor_s(floor.pid) - before) / (count * len(frame) / GIGA)
             bench.results.note(spent, LIMIT, each)

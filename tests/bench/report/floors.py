@@ -96,9 +96,6 @@ from odradek.protocol.regions import total_length
 BATCH_BYTES: Final = 64 * 1024
 SENT_BYTES: Final = 1024 * 1024
 PARTITIONS: Final = 6
-# `write` and `keep` begin a new file then, as a log does, though sooner: a file that grows costs
-# more than one that is overwritten.
-FILE_BYTES: Final = 256 * 1024 * 1024
 NODE_ID: Final = 1
 MEMBER: Final = "member"
 # So far nobody consumes.
@@ -194,29 +191,21 @@ class _Frames:
         return True
 
 
-class _RollingFile:
-    """What is written at the end of a file, which is removed and begun anew at `FILE_BYTES`."""
+class _Appended:
+    """A new file that is written at its end."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._open()
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        self._position = 0
 
     def append(self, piece: memoryview) -> None:
         """Write a piece at the end."""
-        if self._position > FILE_BYTES:
-            os.close(self._fd)
-            self._path.unlink()
-            self._open()
         os.pwrite(self._fd, piece, self._position)
         self._position += len(piece)
 
-    def _open(self) -> None:
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT)
-        self._position = 0
-
 
 def _write(sock: socket.socket, path: Path) -> None:
-    written = _RollingFile(path)
+    written = _Appended(path)
     for frame in _Frames(sock):
         for start in range(0, len(frame), BATCH_BYTES):
             piece = frame[start : start + BATCH_BYTES]
@@ -423,7 +412,7 @@ class _Kept:
 
     folder: Path
     lock: threading.Lock = field(default_factory=threading.Lock)
-    files: dict[str, _RollingFile] = field(default_factory=dict)
+    files: dict[str, _Appended] = field(default_factory=dict)
 
     def append(self, topic: str, partition: int, batch: memoryview) -> None:
         """Check and write a batch."""
@@ -432,7 +421,7 @@ class _Kept:
         name = f"{topic}-{partition}"
         with self.lock:
             if name not in self.files:
-                self.files[name] = _RollingFile(self.folder / name)
+                self.files[name] = _Appended(self.folder / name)
             self.files[name].append(batch)
 
 

@@ -24,7 +24,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.bench.report import quorum
-from tests.bench.side_by_side import KafkaAtItsBest
+from tests.bench.side_by_side import DELETE_DELAY_MS, KafkaAtItsBest
 from tests.support import kafka_peer
 from tests.support.broker import (
     Broker,
@@ -50,6 +50,7 @@ SETTINGS: Final = MappingProxyType(
         "offsets.topic.num.partitions": "3",
         "auto.create.topics.enable": "false",
         "auto.leader.rebalance.enable": "false",
+        "log.segment.delete.delay.ms": DELETE_DELAY_MS,
         # Whatever the machine does meanwhile, nobody loses a session.
         "zookeeper.session.timeout.ms": "30000",
         "broker.session.timeout.ms": "30000",

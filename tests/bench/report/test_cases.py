@@ -15,7 +15,7 @@ from tests.bench.report.bench import Bench, Case
 from tests.bench.report.catalogue import Group
 from tests.bench.report.floors import Floor
 from tests.bench.report.results import LIMIT, Results
-from tests.bench.report.systems import KAFKA, OURS, Launcher
+from tests.bench.report.systems import KAFKA, OURS, SETTINGS, Launcher
 from tests.support.broker import Cluster
 
 
@@ -119,7 +119,7 @@ def test_folder_without_python_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    with Cluster(tmp_path) as cluster:
+    with Cluster(tmp_path, 1, SETTINGS) as cluster:
         yield Bench(tmp_path, Launcher(), {OURS: cluster}, [], QUICK, Results())
 
 
