@@ -9,6 +9,7 @@ from typing import Final
 from tests.support.kafka_peer import Tools
 
 MEGA: Final = 1_000_000
+BATCH_BYTES: Final = 65_536
 _RATE: Final = re.compile(r"([\d.]+) records/sec")
 
 
@@ -29,6 +30,7 @@ class WarmTools(Tools):
         *,
         acks: str,
         codec: str = "none",
+        batch_bytes: int = BATCH_BYTES,
         config: Path | None = None,
     ) -> float:
         """Write so many records of so many bytes with ProducerPerformance."""
@@ -37,7 +39,7 @@ class WarmTools(Tools):
             *("--num-records", str(count), "--record-size", str(size), "--throughput", "-1"),
             *(() if config is None else ("--producer.config", config)),
             *("--producer-props", f"bootstrap.servers={bootstrap}", f"acks={acks}"),
-            *("linger.ms=5", "batch.size=65536", f"compression.type={codec}"),
+            *("linger.ms=5", f"batch.size={batch_bytes}", f"compression.type={codec}"),
         )
         return float(_RATE.findall(said)[-1]) * size / MEGA
 

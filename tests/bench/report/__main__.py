@@ -92,7 +92,8 @@ def run(options: argparse.Namespace, launcher: Launcher, bar: Progress) -> Resul
     plans = [catalogue.steps(group.cases, options.rounds) for group in options.groups]
     seconds = sum(case.seconds for plan in plans for _, case in plan)
     for group in options.groups:
-        seconds += MOST_WARM_UPS * sum(one.seconds for one in catalogue.warming(group.cases))
+        seconds += MOST_WARM_UPS * sum(one.seconds for one in group.warming)
+        seconds += sum(one.seconds for one in group.compiling)
     task = bar.add_task("starting", total=seconds)
     for group, plan in zip(options.groups, plans, strict=True):
         with contextlib.ExitStack() as stack:
@@ -111,7 +112,9 @@ def run(options: argparse.Namespace, launcher: Launcher, bar: Progress) -> Resul
             # JVMs compile, and connections open, before anything counts.
             warm_up = _made(folder / "warm-up")
             warm = Bench(warm_up, launcher, found, tools, WARM_UP, Results())
-            _warm_up(warm, catalogue.warming(group.cases), bar)
+            for case in group.compiling:
+                _round(warm, case, -1, bar)
+            _warm_up(warm, group.warming, bar)
             for number, case in plan:
                 _round(bench if number >= 0 else warm, case, number, bar)
     return results

@@ -25,6 +25,7 @@ MEGA: Final = 1_000_000
 GIGA: Final = 1_000_000_000
 MANY_PARTITIONS: Final = 200
 PRODUCERS: Final = 8
+SINGLE_RECORDS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,27 @@ def produce(title: str, shape: Shape, goal: float | None, share: float | None, q
             bench.results.note(spent, WRITES, each)
 
     return Case(f"produce {title}", measure, quick, None if share is None else limits, tools=1)
+
+
+def single_records(acks: str) -> Case:
+    """Batches of one record each by a Java producer, for brokers in JVMs to compile. Notes nothing.
+
+    A JVM compiles what it calls often, and a large batch takes as many calls as a small one.
+    """
+    shape = Shape(100, acks)
+
+    def measure(bench: Bench, name: str) -> None:
+        with topic(bench, name, shape.partitions) as made:
+            bench.tools[0].produce(
+                bench.systems[name].bootstrap,
+                made,
+                SINGLE_RECORDS,
+                shape.size,
+                acks=acks,
+                batch_bytes=0,
+            )
+
+    return Case(f"single records, acks={acks}", measure, tools=1)
 
 
 def many_producers(shape: Shape) -> Case:

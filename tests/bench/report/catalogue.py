@@ -17,6 +17,7 @@ from tests.bench.report.cases import (
     many_producers,
     memory,
     produce,
+    single_records,
     small_requests,
     start_up,
 )
@@ -31,24 +32,36 @@ WARM: Final = None
 class Group:
     """Cases for systems of so many brokers with these settings.
 
-    Without brokers, the cases start systems of their own.
+    Without brokers, the cases start systems of their own. `compiles` goes before the
+    cases that warm Kafka's brokers up, once, and is no case of the report.
     """
 
     brokers: int
     cases: Sequence[Case]
     settings: Mapping[str, str] = field(default_factory=dict)
+    compiles: Case | None = None
 
     @property
     def tools(self) -> int:
         """How many clients in JVMs the cases share."""
         return max(one.tools for one in self.cases)
 
+    @property
+    def compiling(self) -> list[Case]:
+        """What has JVMs compile, if there is something to warm up."""
+        return [self.compiles] if self.compiles and self.warming else []
+
+    @property
+    def warming(self) -> list[Case]:
+        """The cases that are repeated until Kafka's brokers are warm, before all steps."""
+        return [one for one in self.cases if one.warm_ups is WARM]
+
 
 def groups() -> list[Group]:
     """Return all cases. What takes much memory, or kills brokers, has systems of its own."""
     return [
-        Group(1, of_one_broker()),
-        Group(3, of_three_brokers()),
+        Group(1, of_one_broker(), compiles=_takes(15, 1, single_records("1"), PEERS)),
+        Group(3, of_three_brokers(), compiles=_takes(40, 1, single_records("all"), PEERS)),
         Group(3, of_dying_brokers(), settings=failover.SETTINGS),
         Group(1, of_many_connections()),
         Group(0, of_many_partitions()),
@@ -73,15 +86,10 @@ def chosen(every: Iterable[Group], *, quick: bool, only: str = "") -> list[Group
     return found
 
 
-def warming(cases: Sequence[Case]) -> list[Case]:
-    """Return the cases that are repeated until Kafka's brokers are warm, before all steps."""
-    return [one for one in cases if one.warm_ups is None]
-
-
 def steps(cases: Sequence[Case], rounds: int) -> list[tuple[int, Case]]:
     """Return what runs in which round, in this order; numbers below 0 are warm-ups.
 
-    The warm-ups of `warming` cases are not among them: how many there are is not known before.
+    The warm-ups of a group's `warming` are not among them: how many there are is not known before.
     """
     passes = range(-max((one.warm_ups or 0 for one in cases), default=0), rounds)
     return [

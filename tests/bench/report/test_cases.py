@@ -68,7 +68,10 @@ def test_brokers_are_restarted_after_all_other_rounds() -> None:
 
 def test_cases_that_warm_brokers_up_are_no_steps_before_the_rounds() -> None:
     warming = Case("warming", nothing, warm_ups=None)
-    assert catalogue.warming([warming, SHORT]) == [warming]
+    compiling = Case("compiling", nothing)
+    group = Group(1, [warming, SHORT], compiles=compiling)
+    assert (group.compiling, group.warming) == ([compiling], [warming])
+    assert Group(1, [SHORT], compiles=compiling).compiling == []
     planned = catalogue.steps([warming, Case("warm", nothing, warm_ups=1)], rounds=2)
     assert [(number, case.title) for number, case in planned] == [
         (-1, "warm"),
