@@ -166,8 +166,9 @@ def of_many_connections() -> list[Case]:
 def of_many_partitions() -> list[Case]:
     """Return the cases that start systems of their own."""
     return [
-        _takes(400, 0, scale.one_broker(), (OURS, KAFKA)),
-        _takes(140, 0, scale.three_brokers(), (OURS, KAFKA)),
+        _takes(100, 0, scale.one_broker(), (OURS,)),
+        _takes(240, 0, scale.one_replica(), (OURS, KAFKA)),
+        _takes(240, 0, scale.three_replicas(), (OURS, KAFKA)),
     ]
 
 

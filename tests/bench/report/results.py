@@ -131,7 +131,7 @@ def _table(chosen: Mapping[What, Mapping[str, Sequence[float]]], noise: float) -
     yield f"| {' | '.join(heads)} |"
     yield "|" + "---|" * len(heads)
     for what, by in chosen.items():
-        cells = [f"{what.name}, {what.unit}"]
+        cells = [f"{what.name}, {what.unit}" if what.unit else what.name]
         cells += [_figure(statistics.median(by[one])) if one in by else "" for one in columns]
         cells += [str(against(by, one, noise)) if one in by else "" for one in ratios]
         cells += [f"{against(by, one).value:.2f}" if one in by else "" for one in limits]
@@ -147,7 +147,8 @@ def _goal(what: What, by: Mapping[str, Sequence[float]]) -> str:
         asked.append(f"{what.share:g} of the limit")
     limit = missed_by(what, by)
     too = f", by the {limit} too" if limit else ""
-    return f"{' or '.join(asked)}: **{verdict(what, by)}**{too}" if asked else ""
+    found = f"**{verdict(what, by)}**" if verdict(what, by) else "not compared"
+    return f"{' or '.join(asked)}: {found}{too}" if asked else ""
 
 
 def _figure(value: float) -> str:

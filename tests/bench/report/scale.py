@@ -1,4 +1,4 @@
-"""Cases with more and more partitions: on one broker, and with three replicas on three brokers.
+"""Cases with more and more partitions: on one broker, on three, and with three replicas on three.
 
 A system grows from size to size. At each size there is a rest and a new controller; at the least
 partitions also a clean stop and a SIGKILL of the same broker. This project has these at the most,
@@ -37,7 +37,8 @@ from tests.support.clients import settings
 from tests.support.memory_use import resident_bytes
 
 ONE_BROKER: Final = (2500, 7000, 20_000)
-THREE_BROKERS: Final = (2000, 4000)
+ONE_REPLICA: Final = (5000, 20_000)
+THREE_REPLICAS: Final = (2000, 7000)
 PER_TOPIC: Final = 100
 # The interval in which both systems write down high watermarks.
 IDLE_SECONDS: Final = 5.0
@@ -48,7 +49,8 @@ KIBI: Final = 1024
 # Kafka holds a descriptor per replica, and more while it creates and recovers them.
 DESCRIPTORS_EACH: Final = 1.3
 PREFIX: Final = "many-"
-# A controller that reads 20 000 partitions: at most half of Kafka's time.
+# A controller that reads so many partitions: at most half of Kafka's time.
+GOAL_PARTITIONS: Final = 20_000
 RELOAD_GOAL: Final = 0.5
 
 _wait_for: Final = partial(wait_for, seconds=LIMIT_SECONDS)
@@ -62,6 +64,7 @@ class _Subject:
     name: str
     section: str
     cluster: Cluster
+    replicas: int
 
     @property
     def brokers(self) -> list[Broker]:
@@ -99,7 +102,7 @@ class _Subject:
         admin = AdminClient({**settings(self.cluster.bootstrap), "socket.timeout.ms": 290_000})
         began = time.perf_counter()
         for first in range(before, size, PER_TOPIC):
-            wanted = NewTopic(f"{PREFIX}{first}", min(PER_TOPIC, size - first), len(self.brokers))
+            wanted = NewTopic(f"{PREFIX}{first}", min(PER_TOPIC, size - first), self.replicas)
             admin.create_topics([wanted], request_timeout=REQUEST_SECONDS)[wanted.topic].result()
         lasted = self.await_leaders(size) - began
         self.note(size, "creation", "ms each", lasted * 1000 / (size - before))
@@ -109,7 +112,8 @@ class _Subject:
         broker = self.brokers[-1]
         self.note(size, "processor time at rest", "ms/s", idle_ms_per_second(broker, seconds))
         memory = resident_bytes(broker.pid) - empty
-        self.note(size, "memory", "KiB each", max(0.1, memory / size / KIBI))
+        held = size * self.replicas / len(self.brokers)
+        self.note(size, "memory", "KiB per replica", max(0.1, memory / held / KIBI))
         self.note(size, "descriptors", "", descriptors(broker.pid))
 
     def reload(self, size: int) -> None:
@@ -122,7 +126,7 @@ class _Subject:
         led = _wait_for(
             lambda: all(leaders(one, made, [made]) for one in self.brokers), f"brokers know {made}"
         )
-        goal = RELOAD_GOAL if size >= max(ONE_BROKER) else None
+        goal = RELOAD_GOAL if size >= GOAL_PARTITIONS else None
         self.note(size, "controller reload", "s", led - began, goal)
 
     def restart(self, size: int) -> None:
@@ -134,7 +138,7 @@ class _Subject:
         left = [one for one in self.brokers if one is not broker]
         began = time.perf_counter()
         broker.signal(signal.SIGTERM)
-        if left:
+        if self.replicas > 1:
             some = _sample(size)
 
             def have_moved() -> bool:
@@ -179,25 +183,34 @@ def _partitions(name: str, size: int) -> int:
 
 def one_broker(sizes: Sequence[int] = ONE_BROKER, seconds: float = IDLE_SECONDS) -> Case:
     """One replica of each partition; each system's own broker."""
-    return _case("one replica, one broker", 1, sizes, seconds)
+    return _case("one replica, one broker", 1, 1, sizes, seconds)
 
 
-def three_brokers(sizes: Sequence[int] = THREE_BROKERS, seconds: float = IDLE_SECONDS) -> Case:
-    """Three replicas of each partition."""
-    return _case("three replicas, three brokers", 3, sizes, seconds)
+def one_replica(sizes: Sequence[int] = ONE_REPLICA, seconds: float = IDLE_SECONDS) -> Case:
+    """One replica of each partition, on three brokers."""
+    return _case("one replica, three brokers", 3, 1, sizes, seconds)
 
 
-def _case(what: str, brokers: int, sizes: Sequence[int], seconds: float) -> Case:
+def three_replicas(sizes: Sequence[int] = THREE_REPLICAS, seconds: float = IDLE_SECONDS) -> Case:
+    """Three replicas of each partition, on three brokers."""
+    return _case("three replicas, three brokers", 3, 3, sizes, seconds)
+
+
+def _case(what: str, brokers: int, replicas: int, sizes: Sequence[int], seconds: float) -> Case:
     section = f"Scale: partitions with {what}"
 
     def measure(bench: Bench, name: str) -> None:
-        possible = [one for one in sizes if name != KAFKA or _has_descriptors(bench, section, one)]
+        possible = [
+            one
+            for one in sizes
+            if name != KAFKA or _has_descriptors(bench, section, one, one * replicas // brokers)
+        ]
         if not possible:
             return
         folder = bench.folder / bench.new_name()
         with bench.launcher.start(name, folder, brokers) as running:
             assert isinstance(running, Cluster)
-            subject = _Subject(bench, name, section, running)
+            subject = _Subject(bench, name, section, running, replicas)
             for broker in subject.brokers:
                 broker.start_seconds = LIMIT_SECONDS
             empty = resident_bytes(subject.brokers[-1].pid)
@@ -212,10 +225,10 @@ def _case(what: str, brokers: int, sizes: Sequence[int], seconds: float) -> Case
     return Case(f"scale, {what}", measure, quick=False, rounds=1)
 
 
-def _has_descriptors(bench: Bench, section: str, size: int) -> bool:
-    """Return whether a broker of Kafka can have so many replicas here; remark if it cannot."""
+def _has_descriptors(bench: Bench, section: str, size: int, held: int) -> bool:
+    """Return whether a broker of Kafka can have `held` replicas here; remark if it cannot."""
     try:
-        check_descriptors(int(size * DESCRIPTORS_EACH))
+        check_descriptors(int(held * DESCRIPTORS_EACH))
     except AssertionError as refusal:
         bench.results.remark(section, f"{KAFKA}, {size} partitions: {refusal}")
         return False

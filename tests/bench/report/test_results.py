@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.bench.report.results import LIMIT, WRITES, Results, What, verdict
@@ -102,6 +104,14 @@ def test_missed_goal_that_a_limit_misses_too_names_it(
     for system, values in by_system.items():
         results.note(what, system, values[0])
     assert expected in "\n".join(results.sections())
+
+
+def test_goal_without_a_system_to_compare_with_is_neither_met_nor_missed() -> None:
+    results = Results()
+    results.note(replace(SMALL, unit=""), OURS, 1.0)
+    [row] = [one for one in results.sections() if one.startswith(f"| {SMALL.name} |")]
+    assert row.endswith(f"at most {SMALL.goal:g}: not compared |")
+    assert not results.missed()
 
 
 def test_newest_figures_of_a_unit_are_added() -> None:
