@@ -109,14 +109,21 @@ def single_records(acks: str) -> Case:
 
 def many_producers(shape: Shape) -> Case:
     """Java producers in JVMs of their own, at once."""
-    speed = What("Produce, one broker, acks=1", "1 kB, eight producers", "MB/s")
+    section, title = "Produce, one broker, acks=1", "1 kB, eight producers"
+    speed = What(section, title, "MB/s")
+    spent = What(f"{section}: brokers' processor time", title, PER_GIGABYTE, less=True)
 
     def measure(bench: Bench, name: str) -> None:
-        count = shape.count(bench.volume) // len(bench.tools)
-        with topic(bench, name, shape.partitions) as made:
+        # Twice as much: the starts of the tools are in it.
+        count = 2 * shape.count(bench.volume) // len(bench.tools)
+        total = count * len(bench.tools) * shape.size
+        with (
+            topic(bench, name, shape.partitions) as made,
+            processor_time(bench, name, spent, lambda: total / GIGA),
+        ):
             bootstrap = bench.systems[name].bootstrap
-            reached = bench.java(lambda tools: write(tools, bootstrap, made, shape, count))
-            bench.results.note(speed, name, reached)
+            seconds = bench.java(lambda tools: write(tools, bootstrap, made, shape, count))
+            bench.results.note(speed, name, total / MEGA / seconds)
 
     return Case("eight producers", measure, quick=False, tools=PRODUCERS)
 

@@ -120,7 +120,7 @@ def of_one_broker() -> list[Case]:
         _compares(3, 2, produce("1 kB, zstd", Shape(1000, codec="zstd"), None, None, quick=False)),
         _compares(6, 0, produce("1 kB, one partition", one_partition, None, None, quick=False)),
         _compares(8, 0, produce("1 kB, 200 partitions", many_partitions, None, None, quick=False)),
-        _compares(9, 1, many_producers(Shape(1000))),
+        _compares(13, 3, many_producers(Shape(1000))),
         _takes(13, WARM, consume("1 kB", 1000, 1.3)),
         _takes(7, 0, consume("100 B", 100, 1.3, quick=False)),
         _compares(
