@@ -114,8 +114,7 @@ async def test_a_topic_made_anew_within_a_session_is_another(cluster: Cluster) -
     consumer = Consumer("anew")
     await consumer.ask(broker, 1)
     assert parts(await consumer.ask(broker)) == {}
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-    admin.delete_topics(["anew"])["anew"].result(60)
+    cluster.delete_topic("anew")
     while not (found := parts(await consumer.ask(broker, wait_ms=60_000))):
         pass
     assert found[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

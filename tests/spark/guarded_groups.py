@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from odradek.values import TopicPartition
-from odradek.zk import consumers, znodes
+from odradek.zk import consumers
 from odradek.zk.consumers import TopicIncarnation
 from odradek_spark import config, group_znodes, membership, show
 from odradek_spark.broker_access import BrokerAccess
@@ -24,7 +24,6 @@ from odradek_spark.query import Query
 from odradek_spark.storage import LocalFolder
 from odradek_spark.topic_guard import AdmittedStart, TopicChangedError, TopicGuard
 from tests.support import broker
-from tests.support.broker import wait_until
 from tests.support.clients import QUIET, create_topic, produce_all
 
 
@@ -102,10 +101,7 @@ class Group:
 
     def delete_topic(self, topic: str | None = None) -> None:
         """Delete a topic, and wait until it is gone."""
-        name = topic or self.name
-        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, **QUIET})
-        admin.delete_topics([name], operation_timeout=60)[name].result(120)
-        wait_until(lambda: not self.zookeeper.exists(znodes.topic_path(name)), f"{name} is gone")
+        self.cluster.delete_topic(topic or self.name)
 
     def make_anew(self, partitions: int = 1, records: int = 0, topic: str | None = None) -> None:
         """Delete a topic and create it again, with other records."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from confluent_kafka.admin import AdminClient
-
 from odradek.values import TopicPartition
 from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.broker_client import DriverClient
 from tests.support import broker
-from tests.support.broker import wait_until
-from tests.support.clients import QUIET, create_topic, produce_all
+from tests.support.clients import create_topic, produce_all
 
 TOPIC = "asked-again"
 PARTITION = TopicPartition(TOPIC, 0)
@@ -22,9 +19,7 @@ def test_offsets_are_found_though_the_leader_epoch_is_another_one(cluster: broke
     client = DriverClient(BrokerAccess(cluster.bootstrap), "asks")
     assert client.end_offsets([PARTITION]) == {PARTITION: 3}
     # Made anew, it begins above the former epochs.
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-    admin.delete_topics([TOPIC], operation_timeout=60)[TOPIC].result(60)
-    wait_until(lambda: TOPIC not in admin.list_topics(timeout=10).topics, "it is deleted")
+    cluster.delete_topic(TOPIC)
     create_topic(cluster.bootstrap, TOPIC)
     produce_all(cluster.bootstrap, TOPIC, [b"1"])
     assert client.end_offsets([PARTITION]) == {PARTITION: 1}

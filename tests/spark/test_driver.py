@@ -13,16 +13,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient
 
 from odradek.values import TopicPartition
-from odradek.zk import consumers, znodes
+from odradek.zk import consumers
 from odradek_spark import group_znodes, membership
 from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.kafka_offsets import KafkaOffsets
 from tests.support import broker, spark_jvm
 from tests.support.broker import wait_until
-from tests.support.clients import QUIET, create_topic
+from tests.support.clients import create_topic
 from tests.support.postgres import Postgres
 from tests.support.sampling import FULL
 from tests.support.spark_driver import PATIENCE_S, Driver
@@ -345,11 +344,7 @@ def test_driver_ends_with_code_2_when_its_topic_is_made_anew_while_it_runs(
     one.produce(range(100))
     one.start()
     one.await_committed(100)
-    admin = AdminClient({"bootstrap.servers": one.cluster.bootstrap, **QUIET})
-    admin.delete_topics([one.group], operation_timeout=60)[one.group].result(120)
-    with one.cluster.zookeeper.client() as client:
-        path = znodes.topic_path(one.group)
-        wait_until(lambda: not client.exists(path), "the topic is gone", PATIENCE_S)
+    one.cluster.delete_topic(one.group)
     create_topic(one.cluster.bootstrap, one.group, partitions=2)
     one.produce(range(100, 400))
     assert one.wait() == 2, one.log.read_text()[-3000:]
