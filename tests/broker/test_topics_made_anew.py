@@ -103,13 +103,7 @@ def move_away_and_delete(cluster: Cluster, client: KazooClient, topic: str) -> N
     target = {TopicPartition(topic, 0): (1, 2)}
     client.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(target))
     wait_until(lambda: not client.exists(znodes.REASSIGN_PARTITIONS_PATH), "the replica is moved")
-    delete_and_await(cluster, client, topic)
-
-
-def delete_and_await(cluster: Cluster, client: KazooClient, topic: str) -> None:
-    brokers = AdminClient({"bootstrap.servers": cluster.brokers[1].address, **QUIET})
-    brokers.delete_topics([topic], operation_timeout=60, request_timeout=90)[topic].result(120)
-    wait_until(lambda: not client.exists(znodes.topic_path(topic)), "the topic is deleted")
+    cluster.delete_topic(topic)
 
 
 def await_gone(broker: Broker, topic: str) -> None:
@@ -161,7 +155,7 @@ def test_consumer_at_the_end_of_a_topic_reads_all_records_once_it_is_made_anew(
         return len(values) >= count
 
     wait_until(lambda: has(len(FORMER)), "the consumer is at the end")
-    delete_and_await(cluster, zookeeper, topic)
+    cluster.delete_topic(topic)
     make(cluster, zookeeper, topic, present)
     wait_until(lambda: has(len(FORMER) + len(present)), "the consumer has read the new topic")
     consumer.close()
@@ -184,7 +178,7 @@ def test_idempotent_producer_goes_on_once_its_topic_is_made_anew(
         assert producer.flush(120) == 0
 
     send(FORMER)
-    delete_and_await(cluster, zookeeper, "written-on")
+    cluster.delete_topic("written-on")
     make(cluster, zookeeper, "written-on", [])
     send(PRESENT)
     assert outcomes == [None] * (len(FORMER) + len(PRESENT))
