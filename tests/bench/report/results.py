@@ -147,7 +147,8 @@ def _goal(what: What, by: Mapping[str, Sequence[float]]) -> str:
         asked.append(f"{what.share:g} of the limit")
     limit = missed_by(what, by)
     too = f", by the {limit} too" if limit else ""
-    found = f"**{verdict(what, by)}**" if verdict(what, by) else "not compared"
+    reached = verdict(what, by)
+    found = f"**{reached}**" if reached else "not compared"
     return f"{' or '.join(asked)}: {found}{too}" if asked else ""
 
 
