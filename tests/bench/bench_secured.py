@@ -48,7 +48,7 @@ from typing import Final
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
-from tests.bench import bench_produce_fetch, ratios
+from tests.bench import bench_produce_fetch, ratios, stolen
 from tests.bench.bench_partitions import processor_s
 from tests.bench.report import interpreter, warmth
 from tests.bench.side_by_side import (
@@ -255,6 +255,7 @@ class Bench:
 
     def __init__(self, found: dict[str, Cluster], client: Client, share: int) -> None:
         self.table = _table()
+        self.stolen: dict[str, stolen.Ticks] = {}
         self._clusters = found
         self._client = client
         self._share = share
@@ -273,6 +274,7 @@ class Bench:
                 self.run(case, [*self._clusters])
             spent = sum(each[KAFKA][-1] for each in self.table.processor.values())
             self.table = _table()
+            self.stolen.clear()
             print(f"warm-up {number + 1}: Kafka took {spent:.1f} s per GB, in all", flush=True)
             return {KAFKA: spent}
 
@@ -311,7 +313,9 @@ class Bench:
     ) -> None:
         cluster = self._clusters[name]
         before = sum(processor_s(one.pid) for one in _all(cluster))
+        machine = stolen.now()
         speed = work(case, cluster, topic, count)
+        self.stolen[f"run {self._runs}, {what}: {name}"] = stolen.now().since(machine)
         spent = sum(processor_s(one.pid) for one in _all(cluster)) - before
         self.table.note(what, name, speed, spent / (count * case.size / MEGA / 1000))
 
@@ -400,6 +404,7 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
             # Also of what an interruption has left.
             for line in bench.table.lines(GOALS):
                 print(line, flush=True)
+            print(stolen.said(bench.stolen))
 
 
 def _rounds(options: argparse.Namespace, bench: Bench, names: list[str], started: float) -> None:

@@ -38,6 +38,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from tests.bench import stolen
 from tests.bench.bench_produce_fetch import positive
 from tests.bench.report import catalogue, interpreter, warmth
 from tests.bench.report.bench import Bench, Case, Volume
@@ -127,8 +128,11 @@ def _round(bench: Bench, case: Case, number: int, bar: Progress) -> None:
         bar.update(task, description=f"{said}, {case.title}: the limit")
         case.limit(bench)
     for name in catalogue.order(case.systems, max(0, number)):
-        bar.update(task, description=f"{said}, {case.title}: {name}")
+        what = f"{said}, {case.title}: {name}"
+        bar.update(task, description=what)
+        before = stolen.now()
         case.measure(bench, name)
+        bench.results.stolen[what] = stolen.now().since(before)
         bar.advance(task, case.seconds / len(case.systems))
 
 
@@ -197,6 +201,7 @@ def report(results: Results, options: argparse.Namespace, python: str, seconds: 
         *part,
         *machine(python),
         f"- this broker differs from itself by {math.expm1(results.noise()):.0%} as a rule",
+        f"- {stolen.said(results.stolen)}",
         "",
         *METHOD,
         *results.sections(),
@@ -282,6 +287,8 @@ def _measure(options: argparse.Namespace, launcher: Launcher) -> int:
     print(f"{options.output} is written")
     for line in results.missed():
         print(f"goal missed: {line}")
+    if stolen.total(results.stolen).share >= stolen.MUCH:
+        print(f"{stolen.said(results.stolen)}; measure again when it is quiet", file=sys.stderr)
     return 0
 
 

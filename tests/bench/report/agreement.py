@@ -3,7 +3,8 @@
 Each ratio of a report has an interval beside it. Two runs agree on a ratio if their intervals
 overlap. Those of the same system do in 99 of 100 rows and more. Prints where two do not agree, and
 goals that one meets and another misses; exit status 1 if they do not agree everywhere. Rows of one
-round state no interval, and are not compared.
+round state no interval, and are not compared. A report whose machine lost much processor time to
+others is named: it may differ for that alone.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.bench import stolen
 from tests.bench.report.spread import Spread, overlap
 
 _RATIO: Final = re.compile(r"([\d.]+)(?: \(([\d.]+)-([\d.]+)\))?")
 _GOAL: Final = re.compile(r"\*\*(met|missed)\*\*")
+_STOLEN: Final = re.compile(r"^- (the host gave (\d+)% .*)", re.MULTILINE)
 _HEAD: Final = "ratio to "
 _ITSELF: Final = "ratio to again"
 
@@ -85,6 +88,12 @@ def undecided(reports: Sequence[Mapping[str, Row]]) -> list[str]:
     ]
 
 
+def disturbed(report: str) -> str:
+    """Return what a report says of processor time that others got, if that was much; "" if not."""
+    found = _STOLEN.search(report)
+    return found.group(1) if found and int(found.group(2)) >= 100 * stolen.MUCH else ""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare reports, and print where they differ; return 1 if ranges are apart."""
     parser = argparse.ArgumentParser(description="Whether reports of several runs agree.")
@@ -93,12 +102,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if len(options.reports) < 2:
         parser.error("there must be two reports at least")
     try:
-        found = [rows(one.read_text()) for one in options.reports]
+        texts = [one.read_text() for one in options.reports]
     except (OSError, UnicodeDecodeError) as error:
         parser.error(str(error))
-    for path, one in zip(options.reports, found, strict=True):
+    found = [rows(one) for one in texts]
+    for path, text, one in zip(options.reports, texts, found, strict=True):
         if not one:
             parser.error(f"{path} has no table with ratios")
+        if said := disturbed(text):
+            print(f"{path}: {said}")
     differences = apart(found)
     for line in differences:
         print(f"apart: {line}")

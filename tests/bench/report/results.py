@@ -13,6 +13,7 @@ from typing import Final
 
 from tests.bench.report.spread import Spread, noise_of, spread
 from tests.bench.report.systems import AGAIN, OURS, PEERS
+from tests.bench.stolen import Ticks
 
 # What a server reaches that does the least, and what one does that checks and writes, too.
 LIMIT: Final = "limit"
@@ -39,10 +40,14 @@ class What:
 
 @dataclass(slots=True)
 class Results:
-    """Values by what was measured and by system, in the order of the rounds."""
+    """Values by what was measured and by system, in the order of the rounds.
+
+    `stolen` has the processor time meanwhile, by the name of the measurement.
+    """
 
     found: dict[What, dict[str, list[float]]] = field(default_factory=dict)
     remarks: dict[str, list[str]] = field(default_factory=dict)
+    stolen: dict[str, Ticks] = field(default_factory=dict)
 
     def note(self, what: What, system: str, value: float) -> None:
         """Keep a value."""
