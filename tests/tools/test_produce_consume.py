@@ -293,3 +293,30 @@ def test_a_consumer_goes_on_without_the_broker_that_it_was_given(tmp_path: Path)
         finally:
             process.kill()
             process.wait()
+
+
+def test_a_consumer_waits_for_the_leader_that_is_away_when_it_starts(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 2, STEADY) as cluster:
+        # One partition on each: the one that is away has no other replica.
+        create_topic(cluster.bootstrap, "single", partitions=2, replicas=1)
+        for partition in ("0", "1"):
+            produce(cluster, b"a\n", "single", "--partition", partition)
+        away, other = cluster.brokers.values()
+        cluster.crash(away.broker_id)
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "odradek", "consume", "single", "--from-beginning"),
+                *("--max-messages", "2", "--bootstrap-server", other.address),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(2)
+            away.start()
+            records, said = process.communicate(timeout=300)
+            assert (records, said, process.returncode) == (b"a\na\n", b"", 0)
+        finally:
+            process.kill()
+            process.wait()

@@ -202,14 +202,27 @@ class RecordReader:
         self.printed: dict[TopicPartition, int] = {}
 
     async def seek(self, start: int, committed: dict[TopicPartition, int] | None) -> None:
-        """Begin at an offset, `EARLIEST` or `LATEST`; at committed offsets where there are some."""
+        """Begin at an offset, `EARLIEST` or `LATEST`; at committed offsets where there are some.
+
+        Waits for partitions without a leader, as `records` does. Raises ToolError.
+        """
         if start >= 0:
             self._positions = dict.fromkeys(self._partitions, start)
             return
-        self._positions = await self._brokers.every_offset(self._partitions, start)
+        self._positions = await self._offsets(start)
         for partition in self._partitions:
             if committed and partition in committed:
                 self._positions[partition] = committed[partition]
+
+    async def _offsets(self, start: int) -> dict[TopicPartition, int]:
+        while True:
+            try:
+                found = await self._brokers.every_offset(self._partitions, start)
+            except ToolError as failure:
+                await self._retry(failure)
+            else:
+                await self._retry(None)
+                return found
 
     async def records(self) -> AsyncIterator[Found]:
         """Yield records in their order per partition, or none after a while. Raises ToolError."""
