@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiokafka
 import confluent_kafka
@@ -19,8 +20,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.messages import group_offsets
-from odradek.protocol.messages.groups import FindCoordinatorRequest
+from odradek.protocol.messages import group_offsets, groups
 from odradek.zk import consumers
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET, create_topic, kafka, produce_all
@@ -328,7 +328,7 @@ def commit_in_version(
         code = -1
         async with asyncio.timeout(120):
             while code != ErrorCode.NONE:
-                await client.call(FindCoordinatorRequest(key=group), 1, 30_000)
+                await client.call(groups.FindCoordinatorRequest(key=group), 1, 30_000)
                 answer = await client.call(request, version, 30_000)
                 code = answer.topics[0].partitions[0].error_code
                 await asyncio.sleep(0.05)
@@ -343,6 +343,45 @@ def test_commit_may_ask_to_be_kept_for_ever(cluster: Cluster, topic: str) -> Non
     (found,) = one.committed([confluent_kafka.TopicPartition(topic, 0)], 60)
     assert found.offset == 5
     one.close()
+
+
+def test_empty_group_id_has_offsets_and_no_members(cluster: Cluster, topic: str) -> None:
+    commit_in_version(2, cluster, "", topic)
+    there = group_offsets.OffsetFetchRequestTopic(name=topic, partition_indexes=[0])
+    gone = group_offsets.OffsetDeleteRequestTopic(
+        name=topic, partitions=[group_offsets.OffsetDeleteRequestPartition(partition_index=0)]
+    )
+    join = groups.JoinGroupRequest(
+        group_id="", session_timeout_ms=30_000, member_id="", protocol_type="consumer", protocols=[]
+    )
+
+    nobody: dict[str, Any] = {"group_id": "", "generation_id": 1, "member_id": "m"}
+
+    async def work() -> None:
+        client = PeerClient("127.0.0.1", next(iter(cluster.brokers.values())).port, "test")
+        fetch = group_offsets.OffsetFetchRequest(group_id="", topics=[there])
+        [found] = (await client.call(fetch, 5, 30_000)).topics[0].partitions
+        assert (found.error_code, found.committed_offset) == (ErrorCode.NONE, 5)
+        [named] = (await client.call(groups.DescribeGroupsRequest(groups=[""]), 4, 30_000)).groups
+        assert (named.error_code, named.group_state) == (ErrorCode.NONE, "Empty")
+        for refused in (
+            await client.call(join, 5, 30_000),
+            await client.call(groups.HeartbeatRequest(**nobody), 3, 30_000),
+            await client.call(groups.LeaveGroupRequest(group_id=""), 3, 30_000),
+            await client.call(groups.SyncGroupRequest(**nobody, assignments=[]), 3, 30_000),
+            await client.call(
+                group_offsets.OffsetDeleteRequest(group_id="", topics=[gone]), 0, 30_000
+            ),
+        ):
+            assert refused.error_code == ErrorCode.INVALID_GROUP_ID
+        delete = groups.DeleteGroupsRequest(groups_names=[""])
+        [deleted] = (await client.call(delete, 1, 30_000)).results
+        assert deleted.error_code == ErrorCode.NONE
+        [found] = (await client.call(fetch, 5, 30_000)).topics[0].partitions
+        assert found.committed_offset == -1
+        await client.close()
+
+    asyncio.run(work())
 
 
 def ask_version_0(cluster: Cluster, key: int, body: bytes) -> bytes:

@@ -275,7 +275,7 @@ def test_copy_passes_over_deleted_topics_and_never_goes_back(cluster: Cluster) -
         (["reset-offsets", "AT", "--group", "g", "--from-file", "/nowhere"], "cannot read"),
         (["migrate", "AT", "--group", "g", "--to", "kafka"], "--zookeeper is required"),
         (["describe", "AT", "--group", "\udcff"], "is not UTF-8"),
-        (["describe", "AT", "--group", ""], "INVALID_GROUP_ID"),
+        (["describe", "AT", "--group", ""], "consumer group  does not exist"),
         (
             ["reset-offsets", "AT", "--group", "g", "--topic", f"t:{'9' * 5000}", "--to-latest"],
             "is not TOPIC or TOPIC:0,1",

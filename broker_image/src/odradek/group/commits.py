@@ -287,7 +287,7 @@ class Commits:
             wanted = await slices.run(self._with_offsets(group_id, partitions))
         # Nothing else runs between these checks and the append.
         try:
-            shard = self._shards.of(group_id)
+            shard = self._shards.of_named(group_id)
         except KafkaError as refusal:
             return refusal.code, {}
         group = shard.groups.get(group_id)

@@ -200,7 +200,7 @@ class GroupCoordinator:
         if group_id and spec.session_timeout_ms not in allowed:
             return JoinResult(ErrorCode.INVALID_SESSION_TIMEOUT, spec.member_id)
         try:
-            shard = self._shards.of(group_id)
+            shard = self._shards.of_named(group_id)
         except KafkaError as error:
             return JoinResult(error.code, spec.member_id)
         group = shard.groups.get(group_id)
@@ -231,7 +231,7 @@ class GroupCoordinator:
     ) -> SyncResult:
         """Handle SyncGroup: wait for the leader's assignments."""
         try:
-            shard = self._shards.of(group_id)
+            shard = self._shards.of_named(group_id)
             group = self._group(group_id)
         except KafkaError as error:
             return SyncResult(error.code)
@@ -269,7 +269,7 @@ class GroupCoordinator:
     ) -> tuple[ErrorCode, list[ErrorCode]]:
         """Handle LeaveGroup: return its error, and one error per (member id, instance id)."""
         try:
-            group = self._shards.of(group_id).groups.get(group_id)
+            group = self._shards.of_named(group_id).groups.get(group_id)
         except KafkaError as error:
             return error.code, []
         if group is None:
@@ -284,7 +284,7 @@ class GroupCoordinator:
         return ErrorCode.NONE, errors
 
     def _group(self, group_id: str) -> Group:
-        group = self._shards.of(group_id).groups.get(group_id)
+        group = self._shards.of_named(group_id).groups.get(group_id)
         if group is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         return group

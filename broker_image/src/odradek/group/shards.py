@@ -71,10 +71,8 @@ class Shards:
     def of(self, group_id: str) -> Shard:
         """Return the loaded shard of a group.
 
-        Raise KafkaError INVALID_GROUP_ID, NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS.
+        Raise KafkaError NOT_COORDINATOR or COORDINATOR_LOAD_IN_PROGRESS.
         """
-        if not group_id:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         index = self.index_of(group_id)
         shard = None if index is None else self._current(index)
         if shard is None:
@@ -82,6 +80,16 @@ class Shards:
         if not shard.loaded or group_id in self._paused or group_id in self._withheld:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
+
+    def of_named(self, group_id: str) -> Shard:
+        """As `of`, for what needs a group with a name; else raise KafkaError INVALID_GROUP_ID.
+
+        The empty id has offsets only: Java clients before 2.2 commit under it when they are told
+        of no group, and Kafka lets them commit, fetch, describe and delete (KIP-289).
+        """
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        return self.of(group_id)
 
     def check_room(self, group_id: str) -> None:
         """Raise KafkaError(GROUP_MAX_SIZE_REACHED) if there are too many groups for a new one.
