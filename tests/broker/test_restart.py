@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from odradek.zk import znodes
 from tests.support import clients
 from tests.support.broker import STEADY, Cluster, FreshBroker, wait_until
 from tests.support.clients import consume_all, create_topic, produce_all
+from tests.support.ports import free_port
 
 
 @pytest.fixture
@@ -273,3 +276,32 @@ def test_unwritable_topic_is_an_error_and_not_a_hang(cluster: Cluster) -> None:
         confluent_kafka.KafkaError.TOPIC_EXCEPTION,
         confluent_kafka.KafkaError._UNKNOWN_TOPIC,
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("chroot", ["", "/kafka"])
+def test_a_broker_that_waits_for_zookeeper_stops_when_it_is_told_to(
+    tmp_path: Path, chroot: str, number: signal.Signals
+) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text(
+        f"broker.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'logs'}\n"
+        f"zookeeper.connect=127.0.0.1:{free_port()}{chroot}\n"
+        "zookeeper.connection.timeout.ms=3600000\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "odradek", "broker", properties],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        assert process.stdout is not None
+        assert b"Connection refused" in process.stdout.readline()
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        assert b"broker 1 was stopped before it had a session in ZooKeeper\n" in said
+        assert b"Traceback" not in said
+    finally:
+        process.kill()
+        process.wait()

@@ -191,7 +191,12 @@ class Server:
             loop.add_signal_handler(number, self._stop.set)
         async with contextlib.AsyncExitStack() as cleanup:
             self._serve_metrics(cleanup)
-            await self._open_session(cleanup)
+            if not await self._open_session(cleanup):
+                logger.info(
+                    "broker %d was stopped before it had a session in ZooKeeper",
+                    self._config.broker_id,
+                )
+                return 0
             cluster_id = await self._cluster_id()
             await self._load_logs(cluster_id)
             self._quotas = await self._connection_quotas()
@@ -234,12 +239,22 @@ class Server:
             return "the broker is not registered in ZooKeeper"
         return ""
 
-    async def _open_session(self, cleanup: contextlib.AsyncExitStack) -> None:
+    async def _open_session(self, cleanup: contextlib.AsyncExitStack) -> bool:
+        """Return whether there is a session; there is none if the broker was told to stop first."""
+        opening = asyncio.create_task(self._session.start(), name="ZooKeeper session")
+        stopping = asyncio.create_task(self._stop.wait(), name="stop before the session")
+        await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not opening.done():
+            opening.cancel()
+            await asyncio.wait((opening,))
+            return False
         try:
-            await self._session.start()
+            opening.result()
         except ConnectionError as error:
             raise StartError(str(error)) from error
         cleanup.push_async_callback(self._session.close)
+        return True
 
     async def _cluster_id(self) -> str:
         try:

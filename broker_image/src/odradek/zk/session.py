@@ -182,7 +182,10 @@ class Session:
     # --- life ---
 
     async def start(self) -> None:
-        """Connect, creating the chroot where it is missing. Raises ConnectionError."""
+        """Connect, creating the chroot where it is missing. Raises ConnectionError.
+
+        If it is cancelled, there is no session and no connection.
+        """
         self._loop = asyncio.get_running_loop()
         hosts, slash, chroot = self.connect.partition("/")
         if slash and chroot.strip("/"):
@@ -197,17 +200,21 @@ class Session:
             error = self._not_there(self.connect, self._client)
             await self.close()
             raise error from None
+        except asyncio.CancelledError:
+            await self.close()
+            raise
 
     async def _create_chroot(self, hosts: str, chroot: str) -> None:
         client = self._new_client(hosts)
+        connected = client.start_async()
         try:
-            await asyncio.to_thread(client.start, self._connection_timeout_ms / 1000)
+            if not await asyncio.to_thread(connected.wait, self._connection_timeout_ms / 1000):
+                raise self._not_there(hosts, client)
             await asyncio.to_thread(client.ensure, chroot)
-        except client.handler.timeout_exception:
-            raise self._not_there(hosts, client) from None
         except LoginRequiredError:
             raise ConnectionError(f"ZooKeeper at {hosts} asks for a login") from None
         finally:
+            connected.set()  # ends the thread that waits for it, if this was cancelled
             await asyncio.to_thread(_stop, client)
 
     def _new_client(self, hosts: str, on_handshake: Handshake | None = None) -> Client:
