@@ -313,7 +313,7 @@ def test_a_consumer_waits_for_the_leader_that_is_away_when_it_starts(tmp_path: P
         )
         try:
             with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(2)
+                process.wait(1)
             away.start()
             records, said = process.communicate(timeout=300)
             assert (records, said, process.returncode) == (b"a\na\n", b"", 0)

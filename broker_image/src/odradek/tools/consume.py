@@ -215,21 +215,36 @@ class RecordReader:
                 self._positions[partition] = committed[partition]
 
     async def _offsets(self, start: int) -> dict[TopicPartition, int]:
-        while True:
-            try:
-                found = await self._brokers.every_offset(self._partitions, start)
-            except ToolError as failure:
-                await self._retry(failure)
-            else:
-                await self._retry(None)
-                return found
+        found: dict[TopicPartition, int] = {}
+        # Once known they stay: what is written while others lack a leader is read, too.
+        while missing := [one for one in self._partitions if one not in found]:
+            answers = await asyncio.gather(
+                *(self._brokers.offsets(some, start) for some in self._by_leader(missing).values()),
+                return_exceptions=True,
+            )
+            failure: BaseException | None = None
+            for answer in answers:
+                if isinstance(answer, dict):
+                    found |= answer
+                elif isinstance(answer, ToolError):
+                    failure = answer
+                else:
+                    raise answer
+            left = [one for one in missing if one not in found]
+            await self._retry(failure or (_no_leader(left) if left else None))
+        return found
+
+    def _by_leader(self, some: list[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """Return partitions by the broker that leads them, -1 for none."""
+        found: dict[int, list[TopicPartition]] = {}
+        for partition in some:
+            found.setdefault(self._brokers.leaders.get(partition, -1), []).append(partition)
+        return found
 
     async def records(self) -> AsyncIterator[Found]:
         """Yield records in their order per partition, or none after a while. Raises ToolError."""
         while True:
-            by_leader: dict[int, list[TopicPartition]] = {}
-            for partition in self._partitions:
-                by_leader.setdefault(self._brokers.leaders.get(partition, -1), []).append(partition)
+            by_leader = self._by_leader(self._partitions)
             known = [one for one in by_leader if one in self._brokers.nodes]
             answers = await asyncio.gather(
                 *(self._fetch(leader, by_leader[leader]) for leader in known),
@@ -237,7 +252,7 @@ class RecordReader:
             )
             found: Found = []
             failure: BaseException | None = (
-                None if known == list(by_leader) else _no_leader(by_leader)
+                None if known == list(by_leader) else _no_leader(by_leader.get(-1, []))
             )
             for answer in answers:
                 if isinstance(answer, list):
@@ -303,6 +318,5 @@ class RecordReader:
             raise ToolError(f"{partition}: {error}", 1) from error
 
 
-def _no_leader(by_leader: dict[int, list[TopicPartition]]) -> ToolError:
-    waiting = next((parts for leader, parts in by_leader.items() if leader < 0), [])
+def _no_leader(waiting: list[TopicPartition]) -> ToolError:
     return ToolError(f"{', '.join(map(str, waiting)) or 'a partition'} has no leader", 1)

@@ -1,0 +1,67 @@
+"""Where a reader of records begins."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages import offsets as messages
+from odradek.protocol.messages.fetch import FetchRequest
+from odradek.protocol.schema import Request, ResponseT
+from odradek.tools.client import LATEST, ToolClient
+from odradek.tools.consume import RecordReader
+from odradek.tools.errors import ToolError
+from odradek.values import TopicPartition
+
+LED, DARK = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Electing(ToolClient):
+    """Broker 1 leads one partition, and the other one too once it is asked for the metadata.
+
+    Each partition has a record more whenever somebody asks for its end.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.nodes = {1: ("unused", 1)}
+        self.leaders = {LED: 1, DARK: -1}
+        self.ends = {LED.partition: 7, DARK.partition: 100}
+        self.fetched: list[int] = []
+
+    async def connect(self) -> None:
+        self.leaders[DARK] = 1
+
+    async def call(self, node: int, request: Request[ResponseT], version: int) -> ResponseT:
+        if isinstance(request, FetchRequest):
+            self.fetched += [one.fetch_offset for one in request.topics[0].partitions]
+            raise ToolError("enough")
+        assert isinstance(request, messages.ListOffsetsRequest)
+        return cast("ResponseT", self.listed(request))
+
+    def listed(self, request: messages.ListOffsetsRequest) -> messages.ListOffsetsResponse:
+        found = []
+        for one in request.topics[0].partitions:
+            found.append(
+                messages.ListOffsetsPartitionResponse(
+                    partition_index=one.partition_index,
+                    error_code=ErrorCode.NONE,
+                    offset=self.ends[one.partition_index],
+                )
+            )
+            self.ends[one.partition_index] += 1
+        return messages.ListOffsetsResponse(
+            topics=[messages.ListOffsetsTopicResponse(name="t", partitions=found)]
+        )
+
+
+async def test_the_end_of_one_partition_stays_while_another_has_no_leader() -> None:
+    brokers = Electing()
+    reader = RecordReader(brokers, [LED, DARK])
+    await reader.seek(LATEST, None)
+    with pytest.raises(ToolError, match=r"^enough$"):
+        async for _ in reader.records():
+            pass
+    assert sorted(brokers.fetched) == [7, 100]
