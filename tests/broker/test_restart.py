@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -280,28 +282,36 @@ def test_unwritable_topic_is_an_error_and_not_a_hang(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("chroot", ["", "/kafka"])
+@pytest.mark.parametrize("is_silent", [False, True])
 def test_a_broker_that_waits_for_zookeeper_stops_when_it_is_told_to(
-    tmp_path: Path, chroot: str, number: signal.Signals
+    tmp_path: Path, is_silent: bool, chroot: str, number: signal.Signals
 ) -> None:
-    properties = tmp_path / "server.properties"
-    properties.write_text(
-        f"broker.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'logs'}\n"
-        f"zookeeper.connect=127.0.0.1:{free_port()}{chroot}\n"
-        "zookeeper.connection.timeout.ms=3600000\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "odradek", "broker", properties],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        assert process.stdout is not None
-        assert b"Connection refused" in process.stdout.readline()
+    with contextlib.ExitStack() as cleanup:
+        port = free_port()
+        if is_silent:
+            server = cleanup.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port = server.getsockname()[1]
+        properties = tmp_path / "server.properties"
+        properties.write_text(
+            f"broker.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'logs'}\n"
+            f"zookeeper.connect=127.0.0.1:{port}{chroot}\n"
+            "zookeeper.connection.timeout.ms=3600000\nzookeeper.session.timeout.ms=3600000\n"
+        )
+        process = cleanup.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", "odradek", "broker", properties],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        )
+        cleanup.callback(process.kill)
+        if is_silent:
+            cleanup.enter_context(server.accept()[0])
+        else:
+            assert process.stdout is not None
+            assert b"Connection refused" in process.stdout.readline()
         process.send_signal(number)
         said, _ = process.communicate(timeout=120)
         assert process.returncode == 0
         assert b"broker 1 was stopped before it had a session in ZooKeeper\n" in said
         assert b"Traceback" not in said
-    finally:
-        process.kill()
-        process.wait()

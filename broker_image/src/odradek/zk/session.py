@@ -184,7 +184,8 @@ class Session:
     async def start(self) -> None:
         """Connect, creating the chroot where it is missing. Raises ConnectionError.
 
-        If it is cancelled, there is no session and no connection.
+        If it is cancelled, it returns at once, and a thread closes the connection: one to a silent
+        server takes as long as a handshake may.
         """
         self._loop = asyncio.get_running_loop()
         hosts, slash, chroot = self.connect.partition("/")
@@ -201,7 +202,9 @@ class Session:
             await self.close()
             raise error from None
         except asyncio.CancelledError:
-            await self.close()
+            client, self._client = self._client, None
+            client.remove_listener(self._kazoo_state)
+            _stop_in_background(client)
             raise
 
     async def _create_chroot(self, hosts: str, chroot: str) -> None:
@@ -215,7 +218,7 @@ class Session:
             raise ConnectionError(f"ZooKeeper at {hosts} asks for a login") from None
         finally:
             connected.set()  # ends the thread that waits for it, if this was cancelled
-            await asyncio.to_thread(_stop, client)
+            _stop_in_background(client)
 
     def _new_client(self, hosts: str, on_handshake: Handshake | None = None) -> Client:
         retry = KazooRetry(
@@ -489,6 +492,11 @@ class Session:
 def _stop(client: Any) -> None:
     client.stop()
     client.close()
+
+
+def _stop_in_background(client: Any) -> None:
+    """Stop a client without waiting for its thread, nor keep the process for that."""
+    threading.Thread(target=_stop, args=(client,), name="stops ZooKeeper", daemon=True).start()
 
 
 def _resolve(future: asyncio.Future[T], result: T) -> None:
