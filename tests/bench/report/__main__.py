@@ -132,7 +132,9 @@ def _round(bench: Bench, case: Case, number: int, bar: Progress) -> None:
         bar.update(task, description=what)
         before = stolen.now()
         case.measure(bench, name)
-        bench.results.stolen[what] = stolen.now().since(before)
+        # Cases of one title are measured with one broker and with three.
+        brokers = len(bench.systems[name].brokers) if name in bench.systems else 0
+        bench.results.stolen[f"{what}, {brokers} brokers"] = stolen.now().since(before)
         bar.advance(task, case.seconds / len(case.systems))
 
 

@@ -6,16 +6,19 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from rich.progress import Progress
 
 from tests.bench.report import bare, cases, catalogue, connections, failover, interpreter, scale
-from tests.bench.report.__main__ import QUICK, main
+from tests.bench.report.__main__ import QUICK, _round, main
 from tests.bench.report.bench import Bench, Case
 from tests.bench.report.catalogue import Group
 from tests.bench.report.floors import Floor
 from tests.bench.report.results import LIMIT, Results
-from tests.bench.report.systems import KAFKA, OURS, SETTINGS, Launcher
+from tests.bench.report.systems import KAFKA, OURS, SETTINGS, Launcher, Running
 from tests.support.broker import Cluster
 
 
@@ -64,6 +67,18 @@ def test_brokers_are_restarted_after_all_other_rounds() -> None:
         *[(3, warm.title), (3, SHORT.title)],
         *[(one, restarting.title) for one in range(4)],
     ]
+
+
+def test_steal_is_kept_of_cases_that_have_one_title() -> None:
+    results = Results()
+    for count in (1, 3):
+        running = cast("Running", SimpleNamespace(brokers=dict.fromkeys(range(count))))
+        systems = dict.fromkeys(SHORT.systems, running)
+        bench = Bench(Path(), Launcher(), systems, [], QUICK, results)
+        with Progress(disable=True) as bar:
+            bar.add_task("", total=1)
+            _round(bench, SHORT, 0, bar)
+    assert len(results.stolen) == 2 * len(SHORT.systems)
 
 
 def test_cases_that_warm_brokers_up_are_no_steps_before_the_rounds() -> None:
