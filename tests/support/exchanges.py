@@ -205,7 +205,13 @@ def _each(
             return Outcome([], code or type(error).__name__)
 
     def run(exchanges: Sequence[Exchange], _: Path) -> list[Outcome]:
-        return [outcome(one) for one in exchanges]
+        # Clients in Python leave sockets of refused connections to the collector, which complains.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            try:
+                return [outcome(one) for one in exchanges]
+            finally:
+                gc.collect()
 
     return run
 
@@ -321,13 +327,7 @@ def _aiokafka(exchange: Exchange) -> list[str]:
             ]
         return [one.value.decode() for one in found]
 
-    # aiokafka leaves the sockets of refused connections to the collector, which complains.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        try:
-            return asyncio.run(write_and_read())
-        finally:
-            gc.collect()
+    return asyncio.run(write_and_read())
 
 
 _CODES = {code: code for code in (AUTHENTICATION, TOPIC, GROUP)}
