@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import logging
 import os
 import ssl
 import subprocess
@@ -206,12 +207,16 @@ def _each(
 
     def run(exchanges: Sequence[Exchange], _: Path) -> list[Outcome]:
         # Clients in Python leave sockets of refused connections to the collector, which complains.
+        # What pytest keeps of the log of one would keep its sockets beyond the test.
+        logger = logging.getLogger("kafka")
+        logger.setLevel(logging.CRITICAL + 1)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             try:
                 return [outcome(one) for one in exchanges]
             finally:
                 gc.collect()
+                logger.setLevel(logging.NOTSET)
 
     return run
 
