@@ -283,6 +283,9 @@ def _kafka_python(exchange: Exchange) -> list[str]:
     found: list[str] = []
     until = time.monotonic() + LIMIT_S
     try:
+        # Else it may assign nothing to itself, and forget that it has to join again
+        # (`group_members.kafka_python`).
+        wait_until(lambda: bool(consumer.partitions_for_topic(exchange.topic)), "it is known")
         while len(found) < exchange.count and time.monotonic() < until:
             for some in consumer.poll(200).values():
                 found += [one.value.decode() for one in some]
