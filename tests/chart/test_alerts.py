@@ -553,6 +553,22 @@ def test_groups_that_the_values_ignore_have_no_alert(tmp_path: Path) -> None:
     judge(ignored, tests, tmp_path)
 
 
+def test_offsets_of_clients_without_a_group_have_no_alert(tmp_path: Path) -> None:
+    tests = [
+        expectation(
+            name,
+            name,
+            [(one, {**labels, "consumergroup": ""}, values) for one, labels, values in case.fires],
+            [],
+            case.severity,
+        )
+        for name, case in CASES.items()
+        if name.startswith("OdradekGroup")
+    ]
+    assert len(tests) == 6
+    judge(rules(), tests, tmp_path)
+
+
 def test_job_that_is_suspended_on_purpose_pages_nobody(tmp_path: Path) -> None:
     names = ("OdradekGroupLags", "OdradekGroupLate", "OdradekGroupStopped")
     other = (SUSPENDED[0], {**SUSPENDED[1], "consumergroup": "other"}, SUSPENDED[2])
