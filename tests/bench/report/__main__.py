@@ -133,8 +133,9 @@ def _round(bench: Bench, case: Case, number: int, bar: Progress) -> None:
         before = stolen.now()
         case.measure(bench, name)
         # Cases of one title are measured with one broker and with three.
-        brokers = len(bench.systems[name].brokers) if name in bench.systems else 0
-        bench.results.stolen[f"{what}, {brokers} brokers"] = stolen.now().since(before)
+        running = bench.systems.get(name)
+        measured = what if running is None else f"{what}, brokers: {len(running.brokers)}"
+        bench.results.stolen[measured] = stolen.now().since(before)
         bar.advance(task, case.seconds / len(case.systems))
 
 

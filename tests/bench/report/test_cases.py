@@ -79,6 +79,15 @@ def test_steal_is_kept_of_cases_that_have_one_title() -> None:
             bar.add_task("", total=1)
             _round(bench, SHORT, 0, bar)
     assert len(results.stolen) == 2 * len(SHORT.systems)
+    assert f"round 1, {SHORT.title}: {OURS}, brokers: 3" in results.stolen
+
+
+def test_steal_of_cases_that_start_systems_of_their_own_names_no_brokers() -> None:
+    results = Results()
+    with Progress(disable=True) as bar:
+        bar.add_task("", total=1)
+        _round(Bench(Path(), Launcher(), {}, [], QUICK, results), SHORT, 0, bar)
+    assert f"round 1, {SHORT.title}: {OURS}" in results.stolen
 
 
 def test_cases_that_warm_brokers_up_are_no_steps_before_the_rounds() -> None:
