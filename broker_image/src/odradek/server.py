@@ -247,7 +247,8 @@ class Server:
         stopping.cancel()
         if not opening.done():
             opening.cancel()
-            await asyncio.wait((opening,))
+            # Also an error of the last moment is nobody's concern any more.
+            await asyncio.gather(opening, return_exceptions=True)
             return False
         try:
             opening.result()
