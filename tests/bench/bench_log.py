@@ -21,7 +21,7 @@ from odradek import config as configuration
 from odradek.config import TopicConfig
 from odradek.log.manager import LogManager
 from odradek.log.partition.log import Log, LogEnvironment
-from odradek.log.records import compression, records
+from odradek.log.records import batch, compression, records
 from odradek.log.records.records import BatchOptions
 from tests.support.logs import Partition, new_log
 
@@ -29,6 +29,8 @@ pytestmark = pytest.mark.bench
 BATCH_BYTES = 64 * 1024
 ROUNDS = 7
 BATCHES = 800
+MEBIBYTE = 1 << 20
+CLOSED_BYTES = 64 * MEBIBYTE
 
 
 def batch_of(size: int) -> bytes:
@@ -100,6 +102,40 @@ def test_read_planning(tmp_path: Path) -> None:
         f"at the tail {planning_us(log, tail, None):.1f} us, at the high watermark "
         f"{planning_us(log, [end - 500] * 200, end - 100):.1f} us"
     )
+
+
+@pytest.mark.parametrize("size", [1 << 10, 16 << 10, 64 << 10])
+def test_read_of_a_closed_segment_beside_pread_and_crc(tmp_path: Path, size: int) -> None:
+    partition = Partition(tmp_path / "topic-0", TopicConfig(segment_bytes=CLOSED_BYTES))
+    log = partition.open(clean=True)
+    data = batch_of(size)
+    while len(log.segments) < 2:
+        log.append_as_leader(data, 0)
+    records_each = batch.parse(data).record_count
+    at_once = MEBIBYTE // len(data) * records_each
+    offsets = range(0, log.segments[1].base_offset - at_once, at_once)
+    buffer = memoryview(bytearray(MEBIBYTE))
+    fd = log.segments[0].log.acquire()
+
+    def plain() -> None:
+        for number in range(len(offsets)):
+            os.preadv(fd, [buffer], number * MEBIBYTE)
+            crc32c(buffer)
+
+    def read() -> None:
+        for offset in offsets:
+            piece = log.reader.read(offset, MEBIBYTE)
+            assert piece.region is not None
+            piece.region.close()
+
+    plain()
+    times = [(seconds(plain), seconds(read)) for _ in range(ROUNDS)]
+    least, ours = (min(column) / len(offsets) * 1e6 for column in zip(*times, strict=True))
+    print(
+        f"\nread of 1 MiB of a closed segment, batches of {len(data)} bytes: {ours:.0f} us, "
+        f"pread + crc32c {least:.0f} us, ratio {ours / least:.2f}"
+    )
+    log.segments[0].log.release()
 
 
 def resident_kib() -> int:

@@ -14,10 +14,9 @@ from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.zk import znodes
-from tests.log.test_flipped_bits import flip
 from tests.support.broker import STEADY, Broker, Cluster, wait_until
 from tests.support.clients import create_topic, produce_all
-from tests.support.logs import whole_records
+from tests.support.logs import flip, whole_records
 
 TOPIC = "watched"
 # What a broker says that was just started.

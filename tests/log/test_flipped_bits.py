@@ -15,7 +15,7 @@ from odradek.log.partition import cleaner
 from odradek.log.partition.log import Log
 from odradek.log.records import batch as batches
 from odradek.protocol.errors import ErrorCode, KafkaError
-from tests.support.logs import START_MS, Partition, batch, whole_records
+from tests.support.logs import START_MS, Partition, batch, flip, whole_records
 from tests.support.sampling import how_many
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
@@ -111,15 +111,6 @@ def is_epoch_edge(hit: range) -> bool:
     """Whether the batch is the first or the last of an epoch, see `fill`."""
     number = hit.start // 3
     return number == 0 or number % 14 in (0, 13)
-
-
-def flip(path: Path, bit: int) -> None:
-    """Change the file in place, as a failing disk does under a running broker."""
-    with path.open("r+b") as file:
-        file.seek(bit // 8)
-        byte = file.read(1)[0]
-        file.seek(bit // 8)
-        file.write(bytes([byte ^ 1 << bit % 8]))
 
 
 def batch_at(path: Path, byte: int) -> tuple[int, range]:

@@ -13,8 +13,7 @@ from click.testing import CliRunner, Result
 
 from odradek.config import TopicConfig
 from odradek.tools.log_repair import repair
-from tests.log.test_flipped_bits import flip
-from tests.support.logs import Partition, batch, read_all
+from tests.support.logs import Partition, batch, flip, read_all
 
 CONFIG = TopicConfig(segment_bytes=900, index_interval_bytes=50)
 

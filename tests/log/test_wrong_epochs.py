@@ -14,9 +14,8 @@ from odradek.log.records import batch as batches
 from odradek.log.segment import batch_file
 from odradek.tools import leader_epochs, log_dump, log_repair
 from odradek.tools.leader_epochs import Run
-from tests.log.test_flipped_bits import flip
 from tests.log.test_repair import CONFIG, contents, offsets
-from tests.support.logs import Partition, batch
+from tests.support.logs import Partition, batch, flip
 
 CHECKPOINT = "leader-epoch-checkpoint"
 LOG = Path("0.log")

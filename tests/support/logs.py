@@ -129,3 +129,12 @@ def new_log(
     log = manager.get(topic, partition)
     assert log is not None
     return log
+
+
+def flip(path: Path, bit: int) -> None:
+    """Change the file in place, as a failing disk does under a running broker."""
+    with path.open("r+b") as file:
+        file.seek(bit // 8)
+        byte = file.read(1)[0]
+        file.seek(bit // 8)
+        file.write(bytes([byte ^ 1 << bit % 8]))

@@ -45,6 +45,12 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12
 """Bytes of base offset and length, which stand before what `length` counts."""
+SEQUENCE = struct.Struct(">qiibI2xi")
+"""The fields of a batch's header that tell whether it is sound behind another: base offset, length,
+leader epoch, magic, CRC-32C, last offset delta.
+"""
+CRC_START = 21
+"""Where the bytes begin that the checksum of magic 2 covers."""
 LEADER_EPOCH_POSITION = 12
 """Where a batch of magic 2 has its leader epoch, an i32 that the checksum does not cover."""
 MAGIC_POSITION = 16
@@ -52,7 +58,6 @@ MAGIC_POSITION = 16
 
 _PATCH = struct.Struct(">qii")
 _CRC_POSITION = 17
-_CRC_START = 21
 _LEGACY = struct.Struct(">qiIbb")
 _LEGACY_TIMESTAMP = struct.Struct(">q")
 _LEGACY_TIMESTAMP_POSITION = 18
@@ -223,7 +228,7 @@ def check_crc(buffer: View, position: int, header: Header) -> None:
     """
     end = position + header.length + LOG_OVERHEAD
     if header.magic == 2:
-        computed = crc32c(memoryview(buffer)[position + _CRC_START : end])
+        computed = crc32c(memoryview(buffer)[position + CRC_START : end])
     else:
         computed = zlib.crc32(memoryview(buffer)[position + _LEGACY_CRC_START : end])
     if computed != header.crc:
@@ -273,7 +278,7 @@ def validate(records: View, header: Header, origin: Origin) -> None:
         base_offset, length, _, _, crc, attributes, last_offset_delta, _, _,
         producer_id, _, base_sequence, record_count,
     ) = header  # fmt: skip
-    computed = crc32c(_view(records)[_CRC_START:])
+    computed = crc32c(_view(records)[CRC_START:])
     if computed != crc:
         reason = f"checksum {computed:#010x}, stored {crc:#010x}"
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, reason)
@@ -351,7 +356,7 @@ def stamp(
         max_timestamp=append_time_ms,
     )
     head = bytearray(HEADER.pack(*stored))
-    crc = crc32c(view[HEADER_SIZE:], crc32c(head[_CRC_START:]))
+    crc = crc32c(view[HEADER_SIZE:], crc32c(head[CRC_START:]))
     struct.pack_into(">I", head, _CRC_POSITION, crc)
     return head, view[HEADER_SIZE:]
 
@@ -363,5 +368,5 @@ def seal(header: Header, payload: View) -> bytes:
     header = header._replace(length=HEADER_SIZE - LOG_OVERHEAD + len(payload), magic=2, crc=0)
     out = bytearray(HEADER.pack(*header))
     out += payload
-    struct.pack_into(">I", out, _CRC_POSITION, crc32c(memoryview(out)[_CRC_START:]))
+    struct.pack_into(">I", out, _CRC_POSITION, crc32c(memoryview(out)[CRC_START:]))
     return bytes(out)

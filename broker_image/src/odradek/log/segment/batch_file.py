@@ -2,9 +2,17 @@
 
 A batch's checksum does not cover its base offset and its leader epoch, because a broker writes
 them. `BatchSequence` compares those with the batches around: both only rise in a log.
+
+A fetch needs no batch, only that all are sound. `skip_sound` says that at a third of the price
+where batches are small. It stops at whatever is not plainly sound, and leaves the verdict to
+`whole_batches`.
 """
 
+import os
+import threading
 from collections.abc import Iterator
+
+from crc32c import crc32c
 
 from odradek.log.records import batch
 from odradek.log.records.batch import CorruptBatchError, Header
@@ -12,6 +20,17 @@ from odradek.log.segment.files import read_exactly
 
 _FIRST_CHUNK = 1 << 16
 _CHUNK = 1 << 20
+_OWN_CHUNK = 1 << 18
+
+
+class _OwnBuffer(threading.local):
+    """Memory of each thread that its reads use again, so that none waits for new pages."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_OWN_CHUNK))
+
+
+_own_buffer = _OwnBuffer()
 
 
 class CutOffError(CorruptBatchError):
@@ -85,3 +104,38 @@ def whole_batches(
         data_start, chunk = position, at_once
         if len(data) < min(size, end - position):
             raise CutOffError(position, f"the file ends at {position + len(data)}")
+
+
+def skip_sound(fd: int, end: int, start: int, sequence: BatchSequence) -> tuple[int, int]:
+    """Return where the last sound batch begins from `start` on, and where it ends: each so far is
+    of magic 2, whole before `end`, with the right checksum, and has been taken by `sequence`. Both
+    are `start` if the first batch is none.
+
+    What is there instead, `whole_batches` says. Raises OSError.
+    """
+    buffer = _own_buffer.view
+    unpack, header_size = batch.SEQUENCE.unpack_from, batch.HEADER_SIZE
+    next_offset, leader_epoch = sequence.next_offset, sequence.leader_epoch
+    before = position = start
+    while position < end:
+        length = os.preadv(fd, (buffer[: end - position],), position)
+        at = behind = 0
+        while length - at >= header_size:
+            base_offset, size, epoch, magic, crc, last_delta = unpack(buffer, at)
+            behind = at + size + batch.LOG_OVERHEAD
+            if (
+                magic != 2
+                or not at + header_size <= behind <= length
+                or base_offset < next_offset
+                or epoch < leader_epoch
+                or last_delta < 0
+                or crc32c(buffer[at + batch.CRC_START : behind]) != crc
+            ):
+                break
+            next_offset, leader_epoch = base_offset + last_delta + 1, epoch
+            before, at = position + at, behind
+        if not at:
+            break
+        position += at
+    sequence.next_offset, sequence.leader_epoch = next_offset, leader_epoch
+    return before, position

@@ -50,7 +50,7 @@ def damage(unverified: UnverifiedRange) -> tuple[int, CorruptBatchError | None]:
             sequence = _sequence_at(fd, unverified)
         except CorruptBatchError as error:
             return position, error
-        before = position
+        before, position = batch_file.skip_sound(fd, end, position, sequence)
         try:
             for data, header in batch_file.whole_batches(fd, end, position):
                 sequence.take(position, header)
