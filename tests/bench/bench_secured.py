@@ -48,7 +48,7 @@ from typing import Final
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
-from tests.bench import bench_produce_fetch, ratios, stolen
+from tests.bench import bench_produce_fetch, ratios, steadiness, stolen
 from tests.bench.bench_partitions import processor_s
 from tests.bench.report import interpreter, warmth
 from tests.bench.side_by_side import (
@@ -256,6 +256,7 @@ class Bench:
     def __init__(self, found: dict[str, Cluster], client: Client, share: int) -> None:
         self.table = _table()
         self.stolen: dict[str, stolen.Ticks] = {}
+        self.loops: list[float] = []
         self._clusters = found
         self._client = client
         self._share = share
@@ -275,6 +276,7 @@ class Bench:
             spent = sum(each[KAFKA][-1] for each in self.table.processor.values())
             self.table = _table()
             self.stolen.clear()
+            self.loops.clear()
             print(f"warm-up {number + 1}: Kafka took {spent:.1f} s per GB, in all", flush=True)
             return {KAFKA: spent}
 
@@ -313,6 +315,7 @@ class Bench:
     ) -> None:
         cluster = self._clusters[name]
         before = sum(processor_s(one.pid) for one in _all(cluster))
+        self.loops.append(steadiness.loop_s())
         machine = stolen.now()
         speed = work(case, cluster, topic, count)
         self.stolen[f"run {self._runs}, {what}: {name}"] = stolen.now().since(machine)
@@ -405,6 +408,8 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
             for line in bench.table.lines(GOALS):
                 print(line, flush=True)
             print(stolen.said(bench.stolen))
+            if bench.loops:
+                print(steadiness.said(bench.loops))
 
 
 def _rounds(options: argparse.Namespace, bench: Bench, names: list[str], started: float) -> None:

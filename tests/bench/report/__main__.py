@@ -38,7 +38,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from tests.bench import stolen
+from tests.bench import steadiness, stolen
 from tests.bench.bench_produce_fetch import positive
 from tests.bench.report import catalogue, interpreter, warmth
 from tests.bench.report.bench import Bench, Case, Volume
@@ -130,6 +130,7 @@ def _round(bench: Bench, case: Case, number: int, bar: Progress) -> None:
     for name in catalogue.order(case.systems, max(0, number)):
         what = f"{said}, {case.title}: {name}"
         bar.update(task, description=what)
+        bench.results.loops.append(steadiness.loop_s())
         before = stolen.now()
         case.measure(bench, name)
         # Cases of one title are measured with one broker and with three.
@@ -205,6 +206,7 @@ def report(results: Results, options: argparse.Namespace, python: str, seconds: 
         *machine(python),
         f"- this broker differs from itself by {math.expm1(results.noise()):.0%} as a rule",
         f"- {stolen.said(results.stolen)}",
+        f"- {steadiness.said(results.loops)}",
         "",
         *METHOD,
         *results.sections(),
@@ -292,6 +294,8 @@ def _measure(options: argparse.Namespace, launcher: Launcher) -> int:
         print(f"goal missed: {line}")
     if stolen.total(results.stolen).share >= stolen.MUCH:
         print(f"{stolen.said(results.stolen)}; measure again when it is quiet", file=sys.stderr)
+    if steadiness.slowest_tenth(results.loops) >= steadiness.MUCH:
+        print(f"{steadiness.said(results.loops)}; measure on another machine", file=sys.stderr)
     return 0
 
 

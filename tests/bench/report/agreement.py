@@ -17,12 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.bench import stolen
+from tests.bench import steadiness, stolen
 from tests.bench.report.spread import Spread, overlap
 
 _RATIO: Final = re.compile(r"([\d.]+)(?: \(([\d.]+)-([\d.]+)\))?")
 _GOAL: Final = re.compile(r"\*\*(met|missed)\*\*")
 _STOLEN: Final = re.compile(r"^- (the host gave (\d+)% .*)", re.MULTILINE)
+_STEADY: Final = re.compile(
+    r"^- (a fixed loop took .* and (\d+\.\d+) in the slowest tenth)", re.MULTILINE
+)
 _HEAD: Final = "ratio to "
 _ITSELF: Final = "ratio to again"
 
@@ -88,10 +91,17 @@ def undecided(reports: Sequence[Mapping[str, Row]]) -> list[str]:
     ]
 
 
-def disturbed(report: str) -> str:
-    """Return what a report says of processor time that others got, if that was much; "" if not."""
-    found = _STOLEN.search(report)
-    return found.group(1) if found and int(found.group(2)) >= 100 * stolen.MUCH else ""
+def disturbed(report: str) -> list[str]:
+    """Return what a report says of the machine that spoils ratios: processor time that others got,
+    if that was much, and processors that were not steady.
+    """
+    stole, steady = _STOLEN.search(report), _STEADY.search(report)
+    told = []
+    if stole and int(stole.group(2)) >= 100 * stolen.MUCH:
+        told.append(stole.group(1))
+    if steady and float(steady.group(2)) >= steadiness.MUCH:
+        told.append(steady.group(1))
+    return told
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -109,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for path, text, one in zip(options.reports, texts, found, strict=True):
         if not one:
             parser.error(f"{path} has no table with ratios")
-        if said := disturbed(text):
+        for said in disturbed(text):
             print(f"{path}: {said}")
     differences = apart(found)
     for line in differences:

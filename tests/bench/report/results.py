@@ -42,12 +42,14 @@ class What:
 class Results:
     """Values by what was measured and by system, in the order of the rounds.
 
-    `stolen` has the processor time meanwhile, by the name of the measurement.
+    `stolen` has the processor time meanwhile, by the name of the measurement; `loops` the seconds
+    of a fixed loop before each.
     """
 
     found: dict[What, dict[str, list[float]]] = field(default_factory=dict)
     remarks: dict[str, list[str]] = field(default_factory=dict)
     stolen: dict[str, Ticks] = field(default_factory=dict)
+    loops: list[float] = field(default_factory=list)
 
     def note(self, what: What, system: str, value: float) -> None:
         """Keep a value."""

@@ -78,7 +78,7 @@ def test_steal_is_kept_of_cases_that_have_one_title() -> None:
         with Progress(disable=True) as bar:
             bar.add_task("", total=1)
             _round(bench, SHORT, 0, bar)
-    assert len(results.stolen) == 2 * len(SHORT.systems)
+    assert len(results.stolen) == len(results.loops) == 2 * len(SHORT.systems)
     assert f"round 1, {SHORT.title}: {OURS}, brokers: 3" in results.stolen
 
 

@@ -43,8 +43,8 @@ def test_the_whole_is_said_with_the_worst(found: dict[str, Ticks], said: str) ->
 @pytest.mark.parametrize(("percent", "is_much"), [(0, False), (1, False), (2, True), (11, True)])
 def test_much_is_noticed_in_a_report(percent: int, is_much: bool) -> None:
     line = stolen.said({"round 1, produce 1 kB: odradek": Ticks(100, percent)})
-    assert agreement.disturbed(f"# Results\n\n- {line}\n\nClients\n") == (line if is_much else "")
+    assert agreement.disturbed(f"# Results\n\n- {line}\n\nClients\n") == ([line] if is_much else [])
 
 
 def test_reports_from_before_say_nothing_of_it() -> None:
-    assert agreement.disturbed("# Results\n\n- 2 processors\n") == ""
+    assert agreement.disturbed("# Results\n\n- 2 processors\n") == []
