@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -183,7 +184,8 @@ def test_a_topic_that_is_deleted_ends_its_consumer(cluster: Cluster) -> None:
         )
         assert gone.returncode == 0, gone.stderr
         _, said = process.communicate(timeout=300)
-        assert said == b"odradek: topic deleted does not exist any more\n"
+        *_, last = said.splitlines()
+        assert last == b"odradek: topic deleted does not exist any more"
         assert process.returncode == 1
     finally:
         process.kill()
@@ -289,7 +291,7 @@ def test_a_consumer_goes_on_without_the_broker_that_it_was_given(tmp_path: Path)
                 )
                 assert done.returncode == 0, done.stderr
             rest, said = process.communicate(timeout=300)
-            assert (rest, said, process.returncode) == (b"b\nb\n", b"", 0)
+            assert (rest, process.returncode) == (b"b\nb\n", 0), said
         finally:
             process.kill()
             process.wait()
@@ -312,8 +314,9 @@ def test_a_consumer_waits_for_the_leader_that_is_away_when_it_starts(tmp_path: P
             stderr=subprocess.PIPE,
         )
         try:
-            with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(1)
+            assert process.stderr is not None
+            said = process.stderr.readline()
+            assert re.fullmatch(rb"odradek: single-[01] has no leader; retrying for .*\n", said)
             away.start()
             records, said = process.communicate(timeout=300)
             assert (records, said, process.returncode) == (b"a\na\n", b"", 0)

@@ -23,8 +23,7 @@ from odradek.protocol.messages.configs import (
 )
 from odradek.protocol.messages.metadata import MetadataResponseTopic
 from odradek.tools.client import EARLIEST, LATEST, Access, ToolClient, format_address
-from odradek.tools.command_line import refused
-from odradek.tools.errors import ToolError
+from odradek.tools.errors import ToolError, refused
 from odradek.tools.topics import is_unavailable, is_under_replicated
 from odradek.values import TopicPartition
 

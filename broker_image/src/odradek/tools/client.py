@@ -208,7 +208,15 @@ class ToolClient:
         """Return the first offsets at or after a time (ms), or at `EARLIEST` or `LATEST`.
 
         The offset is -1 if there is no such record. Partitions without an answer are left out.
+        Raises ToolError if a leader does not answer.
         """
+        found, _ = await self.offsets_or_errors(partitions, timestamp)
+        return found
+
+    async def offsets_or_errors(
+        self, partitions: Collection[TopicPartition], timestamp: int
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Return offsets as `offsets` does, and the error codes of leaders that tell none."""
         by_leader: dict[int, dict[str, list[int]]] = {}
         for partition in partitions:
             leader = self.leaders.get(partition, -1)
@@ -221,13 +229,16 @@ class ToolClient:
                 for leader, topics in by_leader.items()
             )
         )
-        return {
-            TopicPartition(topic.name, found.partition_index): found.offset
+        told = [
+            (TopicPartition(topic.name, one.partition_index), one)
             for answer in answers
             for topic in answer.topics
-            for found in topic.partitions
-            if found.error_code == ErrorCode.NONE
-        }
+            for one in topic.partitions
+        ]
+        return (
+            {key: one.offset for key, one in told if one.error_code == ErrorCode.NONE},
+            {key: one.error_code for key, one in told if one.error_code != ErrorCode.NONE},
+        )
 
     async def every_offset(
         self, partitions: Collection[TopicPartition], timestamp: int

@@ -18,27 +18,13 @@ import click
 from kazoo.exceptions import KazooException
 
 from odradek.properties import is_utf8
-from odradek.protocol.errors import ErrorCode, name_of
+from odradek.protocol.errors import ErrorCode
 from odradek.tools.client import Access, ToolClient, parse_addresses
-from odradek.tools.errors import ToolError
+from odradek.tools.errors import FAILURES, ToolError, error_text
 from odradek.zk.payload import ZnodeError
 
 UNKNOWN: Final = "-"
 """What a table shows where nothing is known."""
-
-# The request was right, and the cluster could not do it.
-_FAILURES: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-    }
-)
 
 BOOTSTRAP_VARIABLE = "ODRADEK_BOOTSTRAP_SERVER"
 DEFAULT_BOOTSTRAP = "localhost:9092"
@@ -219,16 +205,6 @@ def report(outcomes: Iterable[tuple[str, int, str | None]], done: str) -> None:
             say(f"{name} {done}")
             continue
         click.echo(f"odradek: {name}: {error_text(code, said)}", err=True)
-        status = max(status, 1 if code in _FAILURES else 2)
+        status = max(status, 1 if code in FAILURES else 2)
     if status:
         sys.exit(status)
-
-
-def error_text(code: int, said: str | None) -> str:
-    """Return an error for people: Kafka's name, and what the broker said."""
-    return f"{name_of(code)}: {said}" if said else name_of(code)
-
-
-def refused(name: str, code: int, said: str | None) -> ToolError:
-    """Return the error of a request that a broker refused."""
-    return ToolError(f"{name}: {error_text(code, said)}", 1 if code in _FAILURES else 2)

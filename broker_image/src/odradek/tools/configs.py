@@ -24,12 +24,11 @@ from odradek.tools.command_line import (
     connected,
     output_option,
     parse_pairs,
-    refused,
     report,
     run,
     show_rows,
 )
-from odradek.tools.errors import ToolError
+from odradek.tools.errors import ToolError, refused
 
 _TOPIC: Final = 2
 _BROKER: Final = 4

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import select
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final
@@ -24,21 +24,17 @@ from odradek.tools.command_line import (
     check_stdout,
     command_config_option,
     connected,
-    refused,
     run,
     write_stdout,
 )
-from odradek.tools.errors import ToolError, is_number
+from odradek.tools.errors import ToolError, is_number, refused
 from odradek.tools.group_stores import Coordinators
+from odradek.tools.retries import Retries, by_leader, no_leader
 from odradek.values import TopicPartition
 
 _MAX_WAIT_MS: Final = 500
 _MAX_BYTES: Final = 8 * 1024 * 1024
 _PARTITION_BYTES: Final = 1024 * 1024
-_RETRY_S: Final = 0.3
-_RETRIES: Final = 100
-# A broker that has just come back may not know the topics yet.
-_MISSED: Final = 10
 _COMMIT_RECORDS: Final = 1000
 _MOVED: Final = frozenset(
     {
@@ -197,8 +193,7 @@ class RecordReader:
         self._brokers = brokers
         self._partitions = partitions
         self._positions: dict[TopicPartition, int] = {}
-        self._failures = 0
-        self._missed = 0
+        self._retries = Retries(brokers)
         self.printed: dict[TopicPartition, int] = {}
 
     async def seek(self, start: int, committed: dict[TopicPartition, int] | None) -> None:
@@ -209,51 +204,23 @@ class RecordReader:
         if start >= 0:
             self._positions = dict.fromkeys(self._partitions, start)
             return
-        self._positions = await self._offsets(start)
+        self._positions = await self._retries.every_offset(self._partitions, start)
         for partition in self._partitions:
             if committed and partition in committed:
                 self._positions[partition] = committed[partition]
 
-    async def _offsets(self, start: int) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = {}
-        # Once known they stay: what is written while others lack a leader is read, too.
-        while missing := [one for one in self._partitions if one not in found]:
-            answers = await asyncio.gather(
-                *(self._brokers.offsets(some, start) for some in self._by_leader(missing).values()),
-                return_exceptions=True,
-            )
-            failure: BaseException | None = None
-            for answer in answers:
-                if isinstance(answer, dict):
-                    found |= answer
-                elif isinstance(answer, ToolError):
-                    failure = answer
-                else:
-                    raise answer
-            left = [one for one in missing if one not in found]
-            await self._retry(failure or (_no_leader(left) if left else None))
-        return found
-
-    def _by_leader(self, some: list[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """Return partitions by the broker that leads them, -1 for none."""
-        found: dict[int, list[TopicPartition]] = {}
-        for partition in some:
-            found.setdefault(self._brokers.leaders.get(partition, -1), []).append(partition)
-        return found
-
     async def records(self) -> AsyncIterator[Found]:
         """Yield records in their order per partition, or none after a while. Raises ToolError."""
         while True:
-            by_leader = self._by_leader(self._partitions)
-            known = [one for one in by_leader if one in self._brokers.nodes]
+            led = by_leader(self._brokers, self._partitions)
+            known = [one for one in led if one in self._brokers.nodes]
             answers = await asyncio.gather(
-                *(self._fetch(leader, by_leader[leader]) for leader in known),
+                *(self._fetch(leader, led[leader]) for leader in known),
                 return_exceptions=True,
             )
             found: Found = []
-            failure: BaseException | None = (
-                None if known == list(by_leader) else _no_leader(by_leader.get(-1, []))
-            )
+            left = [one for leader, some in led.items() if leader not in known for one in some]
+            failure: BaseException | None = no_leader(left) if left else None
             for answer in answers:
                 if isinstance(answer, list):
                     found += answer
@@ -261,26 +228,11 @@ class RecordReader:
                     failure = answer
                 else:
                     raise answer
+            began = time.monotonic()
             yield found
-            await self._retry(failure)
-
-    async def _retry(self, failure: BaseException | None) -> None:
-        """Look for the leaders anew after a failure, so many times in a row."""
-        if failure is None:
-            self._failures = self._missed = 0
-            return
-        self._failures += 1
-        if self._failures > _RETRIES or getattr(failure, "status", 1) == 2:
-            raise failure
-        await asyncio.sleep(_RETRY_S)
-        with contextlib.suppress(ToolError):
-            # They may come back: a restart takes a moment.
-            await self._brokers.connect()
-            topic = self._partitions[0].topic
-            is_there = any(one.topic == topic for one in self._brokers.leaders)
-            self._missed = 0 if is_there else self._missed + 1
-        if self._missed >= _MISSED:
-            raise ToolError(f"topic {self._partitions[0].topic} does not exist any more", 1)
+            # How long a reader of stdout takes is no part of a wait.
+            self._retries.leave_out(time.monotonic() - began)
+            await self._retries.wait(failure, [self._partitions[0].topic])
 
     async def _fetch(self, leader: int, partitions: list[TopicPartition]) -> Found:
         request = fetch_request(
@@ -303,7 +255,7 @@ class RecordReader:
         if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise ToolError(f"{partition} has no offset {self._positions[partition]}")
         if part.error_code in _MOVED:
-            raise ToolError(f"{partition} has no leader", 1)
+            raise no_leader([partition])
         if part.error_code != ErrorCode.NONE:
             raise refused(str(partition), part.error_code, None)
         data = b"" if part.record_set is None else bytes(part.record_set)  # type: ignore[arg-type]
@@ -316,7 +268,3 @@ class RecordReader:
                 self._positions[partition] = max(self._positions[partition], header.last_offset + 1)
         except CorruptBatchError as error:
             raise ToolError(f"{partition}: {error}", 1) from error
-
-
-def _no_leader(waiting: list[TopicPartition]) -> ToolError:
-    return ToolError(f"{', '.join(map(str, waiting)) or 'a partition'} has no leader", 1)

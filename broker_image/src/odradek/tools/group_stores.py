@@ -14,8 +14,7 @@ from odradek.protocol import consumer_protocol
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import group_offsets, groups
 from odradek.tools.client import ToolClient
-from odradek.tools.command_line import refused
-from odradek.tools.errors import ToolError
+from odradek.tools.errors import ToolError, refused
 from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
 from odradek.zk.payload import ZnodeError

@@ -29,10 +29,9 @@ from odradek.tools.command_line import (
     bootstrap_option,
     command_config_option,
     connected,
-    refused,
     run,
 )
-from odradek.tools.errors import ToolError
+from odradek.tools.errors import ToolError, refused
 from odradek.values import TopicPartition
 
 KeyAndValue = tuple[bytes | None, bytes]
