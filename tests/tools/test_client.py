@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Sequence
 from typing import cast
 
 import pytest
 
+from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages import metadata
 from odradek.protocol.messages import offsets as messages
 from odradek.protocol.schema import Request, ResponseT
 from odradek.tools.client import LATEST, ToolClient
-from odradek.tools.errors import ToolError
+from odradek.tools.errors import NothingDoneError, ToolError
 from odradek.values import TopicPartition
+from tests.support.ports import free_port
 
 FULL, EMPTY, MOVING, DARK = (TopicPartition("t", number) for number in range(4))
 
@@ -69,3 +74,51 @@ async def test_offsets_are_asked_for_all_or_none(
         await ListedOffsets().every_offset(partitions, LATEST)
     assert failure.value.status == 1
     assert await ListedOffsets().every_offset([FULL, EMPTY], LATEST) == {FULL: 7, EMPTY: -1}
+
+
+class Started(ToolClient):
+    """Brokers on ports 1 to N, with these answers to Metadata."""
+
+    def __init__(self, *answers: metadata.MetadataResponse) -> None:
+        super().__init__([("broker", port) for port in range(1, len(answers) + 1)])
+        self.answers = dict(enumerate(answers, 1))
+
+    def _client(self, address: tuple[str, int]) -> PeerClient:
+        answer = self.answers[address[1]]
+
+        class Answering(PeerClient):
+            async def call(
+                self, request: Request[ResponseT], version: int, timeout_ms: int
+            ) -> ResponseT:
+                return cast("ResponseT", answer)
+
+        return Answering(*address, "test")
+
+
+async def test_a_broker_that_knows_no_brokers_yet_is_not_believed() -> None:
+    broker = metadata.MetadataResponseBroker(node_id=7, host="h", port=9)
+    aware = metadata.MetadataResponse(brokers=[broker], topics=[])
+    unaware = metadata.MetadataResponse(brokers=[], topics=[])
+    client = Started(unaware, aware)
+    await client.connect()
+    assert client.nodes == {7: ("h", 9)}
+    with pytest.raises(NothingDoneError, match=r"^broker:1 knows no brokers yet$"):
+        await Started(unaware).connect()
+
+
+async def test_a_request_that_nobody_received_may_be_sent_again() -> None:
+    request = metadata.MetadataRequest(topics=None)
+    client = ToolClient([])
+    client.nodes = {1: ("127.0.0.1", free_port())}
+    with pytest.raises(NothingDoneError, match=r"^broker 1: .* Connect call failed"):
+        await client.call(1, request, 5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client.nodes = {1: server.getsockname()}
+        asking = asyncio.create_task(client.call(1, request, 5))
+        taken, _ = await asyncio.to_thread(server.accept)
+        await asyncio.to_thread(taken.recv, 1)
+        taken.close()
+        with pytest.raises(ToolError) as failure:
+            await asking
+        assert not isinstance(failure.value, NothingDoneError)
+    await client.close()

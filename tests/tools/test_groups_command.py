@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,13 +11,14 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from odradek.tools import zookeeper_client
+from odradek.tools import groups, retries, zookeeper_client
 from odradek.tools.errors import ToolError
 from odradek.zk import consumers
 from tests.support import preloaded
-from tests.support.broker import STEADY, Cluster, wait_until
+from tests.support.broker import STEADY, Broker, Cluster, wait_until
 from tests.support.clients import await_leaders, create_topic, produce_all
 
 TOPIC = "t"
@@ -133,7 +135,8 @@ def test_lag_counts_the_unread_records_that_are_there(cluster: Cluster) -> None:
         client.delete(consumers.group_path("former"), recursive=True)
 
 
-def test_reset_is_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_reset_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "LONGEST_WAIT_S", 0.5)
     settings = {
         **STEADY,
         "offsets.topic.num.partitions": "1",
@@ -160,10 +163,74 @@ def test_reset_is_whole_or_not_at_all(tmp_path: Path) -> None:
             ("--to-datetime", "2026-11-21"),
             ("--by-duration", "PT1H"),
         ):
-            said, error = run(*reset, *way, status=1)
-            assert said == ""
-            assert error == "odradek: failed to read the offsets of split-1: no leader answered\n"
+            done = CliRunner().invoke(groups.commands, [*reset, *way])
+            assert (done.exit_code, done.stdout) == (1, "")
+            assert done.stderr.splitlines()[-1] == "odradek: split-1 has no leader"
         assert "torn" not in run("list", *at)[0].split()
+
+
+def test_commands_wait_for_a_leader_and_a_coordinator_that_are_away(tmp_path: Path) -> None:
+    settings = {
+        **STEADY,
+        "offsets.topic.num.partitions": "1",
+        "offsets.topic.replication.factor": "1",
+    }
+    with Cluster(tmp_path, brokers=2, settings=settings) as cluster:
+        create_topic(cluster.bootstrap, "single", partitions=2, replicas=1)
+        at = ("--bootstrap-server", cluster.bootstrap)
+        names = [part for one in ("moved", "shown", "gone") for part in ("--group", one)]
+        run("reset-offsets", *at, *names, "--topic", "single", "--to-offset", "0", "--execute")
+        [[_, _, number, *_]] = rows(run("describe", *at, "--group", "moved", "--state")[0])
+        coordinator = cluster.brokers[int(number.strip("()"))]
+        [other] = [one for one in cluster.brokers.values() if one is not coordinator]
+        reset = ("reset-offsets", "--group", "moved", "--topic", "single", "--to-latest")
+
+        cluster.crash(other.broker_id)
+        with running(coordinator, *reset) as process:
+            assert announced(process) in {f"single-{part} has no leader" for part in (0, 1)}
+            other.start()
+            assert process.wait(300) == 0
+
+        cluster.crash(coordinator.broker_id)
+        with (
+            running(other, *reset, "--execute") as moving,
+            running(other, "describe", "--group", "shown") as showing,
+            running(other, "delete", "--group", "gone", "--execute") as deleting,
+        ):
+            for process, group in ((moving, "moved"), (showing, "shown"), (deleting, "gone")):
+                assert announced(process) == f"group {group} has no coordinator"
+            coordinator.start()
+            for process in (moving, showing, deleting):
+                assert process.wait(300) == 0
+        assert run("list", *at)[0].split() == ["moved", "shown"]
+
+
+@contextlib.contextmanager
+def running(broker: Broker, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command of its own process that asks one broker first."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "odradek", "groups", *arguments),
+            *("--bootstrap-server", broker.address),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def announced(process: subprocess.Popen[str]) -> str:
+    """What a command says that it waits for."""
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    assert said.startswith("odradek: ")
+    assert said.endswith("; retrying for up to 30 s\n"), said
+    return said.removeprefix("odradek: ").removesuffix("; retrying for up to 30 s\n")
 
 
 def test_group_with_members_is_shown_and_left_alone(cluster: Cluster) -> None:
@@ -273,6 +340,7 @@ def test_copy_passes_over_deleted_topics_and_never_goes_back(cluster: Cluster) -
             "'x' is not a duration",
         ),
         (["reset-offsets", "AT", "--group", "g", "--from-file", "/nowhere"], "cannot read"),
+        (["reset-offsets", "AT", "--group", "g", "--from-file", "PLAN"], "partition u-3 does not"),
         (["migrate", "AT", "--group", "g", "--to", "kafka"], "--zookeeper is required"),
         (["describe", "AT", "--group", "\udcff"], "is not UTF-8"),
         (["describe", "AT", "--group", ""], "consumer group  does not exist"),
@@ -294,9 +362,13 @@ def test_copy_passes_over_deleted_topics_and_never_goes_back(cluster: Cluster) -
         ),
     ],
 )
-def test_mistake_is_one_line(cluster: Cluster, arguments: list[str], words: str) -> None:
-    at = ["--bootstrap-server", cluster.bootstrap]
-    filled = [part for argument in arguments for part in (at if argument == "AT" else [argument])]
+def test_mistake_is_one_line(
+    cluster: Cluster, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    plan = tmp_path / "plan.csv"
+    plan.write_text("u,3,0\n")
+    known = {"AT": ["--bootstrap-server", cluster.bootstrap], "PLAN": [str(plan)]}
+    filled = [part for argument in arguments for part in known.get(argument, [argument])]
     said, error = run(*filled, status=2)
     assert said == ""
     assert len(error.splitlines()) == 1

@@ -7,15 +7,34 @@ from typing import cast
 import pytest
 
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages import groups
 from odradek.protocol.messages import offsets as offset_messages
+from odradek.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from odradek.protocol.messages.topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 from odradek.protocol.schema import Request, ResponseT
 from odradek.tools import retries
 from odradek.tools.client import LATEST, ToolClient
 from odradek.tools.errors import NothingDoneError, ToolError
-from odradek.tools.retries import Retries
+from odradek.tools.group_stores import Coordinators
+from odradek.tools.produce import LineWriter
+from odradek.tools.retries import Retries, call_controller
 from odradek.values import TopicPartition
 
 PARTITION = TopicPartition("t", 0)
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "_PAUSE_S", 0.01)
 
 
 class Scripted(ToolClient):
@@ -34,6 +53,9 @@ class Scripted(ToolClient):
         self.looks += 1
 
     async def call(self, node: int, request: Request[ResponseT], version: int) -> ResponseT:
+        if isinstance(request, groups.FindCoordinatorRequest):
+            found = groups.FindCoordinatorResponse(node_id=1, host="unused", port=1)
+            return cast("ResponseT", found)
         self.asked.append(request)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
@@ -48,6 +70,20 @@ def listed(code: ErrorCode, offset: int = -1) -> offset_messages.ListOffsetsResp
     return offset_messages.ListOffsetsResponse(
         topics=[offset_messages.ListOffsetsTopicResponse(name="t", partitions=[told])]
     )
+
+
+def deleted_group(code: ErrorCode) -> groups.DeleteGroupsResponse:
+    result = groups.DeletableGroupResult(group_id="g", error_code=code)
+    return groups.DeleteGroupsResponse(results=[result])
+
+
+def deleted_topic(code: ErrorCode) -> DeleteTopicsResponse:
+    return DeleteTopicsResponse(responses=[DeletableTopicResult(name="t", error_code=code)])
+
+
+def produced(code: ErrorCode) -> ProduceResponse:
+    told = PartitionProduceResponse(index=0, error_code=code, base_offset=0)
+    return ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[told])])
 
 
 LOST = ToolError("broker 1: the peer closed the connection", 1)
@@ -119,3 +155,90 @@ async def test_each_wait_is_announced_once_and_a_short_one_never(
         await waits.wait(None)
     said = capsys.readouterr().err.splitlines()
     assert said == [f"odradek: {LOST}; retrying for up to 30 s"] * 2
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    ],
+)
+async def test_a_group_is_deleted_once_its_coordinator_is_there(code: ErrorCode) -> None:
+    brokers = Scripted(deleted_group(code), deleted_group(ErrorCode.NONE))
+    await Coordinators(brokers).delete("g")
+    assert len(brokers.asked) == 2
+
+
+async def test_a_group_that_is_gone_after_a_lost_answer_is_deleted() -> None:
+    gone = deleted_group(ErrorCode.GROUP_ID_NOT_FOUND)
+    await Coordinators(Scripted(LOST, gone)).delete("g")
+    for answers in ([gone], [NOT_REACHED, gone]):
+        with pytest.raises(ToolError, match=r"^group g: GROUP_ID_NOT_FOUND$") as failure:
+            await Coordinators(Scripted(*answers)).delete("g")
+        assert failure.value.status == 2
+
+
+async def delete_topic(brokers: ToolClient) -> DeleteTopicsResponse:
+    request = DeleteTopicsRequest(topic_names=["t"], timeout_ms=1)
+    return await call_controller(
+        brokers, request, 3, lambda answer: [one.error_code for one in answer.responses]
+    )
+
+
+@pytest.mark.parametrize("first", [NOT_REACHED, deleted_topic(ErrorCode.NOT_CONTROLLER)])
+async def test_a_change_waits_for_the_controller(first: object) -> None:
+    done = deleted_topic(ErrorCode.NONE)
+    brokers = Scripted(first, done)
+    assert (await delete_topic(brokers), len(brokers.asked)) == (done, 2)
+
+
+async def test_a_change_that_a_controller_may_have_made_is_not_asked_for_again() -> None:
+    brokers = Scripted(LOST)
+    with pytest.raises(ToolError) as failure:
+        await delete_topic(brokers)
+    assert (failure.value, len(brokers.asked)) == (LOST, 1)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        NOT_REACHED,
+        produced(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        produced(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        produced(ErrorCode.NOT_ENOUGH_REPLICAS),
+    ],
+)
+async def test_lines_that_nobody_took_are_sent_again(first: object) -> None:
+    brokers = Scripted(first, produced(ErrorCode.NONE))
+    writer = LineWriter(brokers, "t", None)
+    await writer.write([(None, b"a"), (None, b"b")])
+    assert (writer.acknowledged, len(brokers.asked)) == (2, 2)
+
+
+async def test_lines_are_sent_again_without_those_that_are_acknowledged() -> None:
+    brokers = Scripted(
+        produced(ErrorCode.MESSAGE_TOO_LARGE),
+        produced(ErrorCode.NONE),
+        produced(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        produced(ErrorCode.NONE),
+    )
+    writer = LineWriter(brokers, "t", None)
+    await writer.write([(None, b"a"), (None, b"b"), (None, b"c")])
+    assert writer.acknowledged == 3
+    sizes = [
+        len(bytes(one.topic_data[0].partition_data[0].records or b""))
+        for one in brokers.asked
+        if isinstance(one, ProduceRequest)
+    ]
+    whole, first, rest, again = sizes
+    assert first < rest == again < whole
+
+
+async def test_lines_that_somebody_may_have_are_not_sent_again() -> None:
+    brokers = Scripted(LOST)
+    writer = LineWriter(brokers, "t", None)
+    with pytest.raises(ToolError) as failure:
+        await writer.write([(None, b"a")])
+    assert (failure.value, writer.acknowledged, len(brokers.asked)) == (LOST, 0, 1)

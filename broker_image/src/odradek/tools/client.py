@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -11,12 +12,12 @@ from typing import Final, TypeVar
 
 from odradek.net.client import NoCredentialsError, PeerClient, PeerSecurity
 from odradek.net.handshakes import HandshakeError
-from odradek.protocol.errors import ErrorCode, name_of
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import groups, metadata
 from odradek.protocol.messages import offsets as offset_messages
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.schema import Request
-from odradek.tools.errors import ToolError, is_number
+from odradek.tools.errors import NothingDoneError, ToolError, is_number, refused
 from odradek.values import TopicPartition
 
 ResponseT = TypeVar("ResponseT")
@@ -25,14 +26,9 @@ EARLIEST, LATEST = -2, -1
 TIMEOUT_MS = 30_000
 FETCH_VERSION: Final = 4
 _METADATA_VERSION: Final = 5
-_RETRY_S = 0.3
-_RETRIES = 100
 _DROPPED: Final = (ssl.SSLError, BrokenPipeError, ConnectionResetError)
-_RETRIABLE = {
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-}
+# There is no connection: nothing was sent.
+_NOT_REACHED: Final = (ConnectionRefusedError, socket.gaierror)
 
 
 def parse_addresses(text: str) -> list[tuple[str, int]]:
@@ -102,11 +98,13 @@ class ToolClient:
         self._topics: list[metadata.MetadataResponseTopic] = []
 
     async def connect(self) -> None:
-        """Read brokers, topics and leaders. Raises ToolError if no broker, or no issuer, answers.
+        """Read brokers, topics and leaders. Raises ToolError if no broker, or no issuer, answers,
+        and NothingDoneError if those that answer have just come back and know no brokers yet.
 
         Brokers that are known already are asked if those that were given do not answer.
         """
         failure: Exception = ConnectionError("no address")
+        unaware = ""
         for address in dict.fromkeys([*self._bootstrap, *self.nodes.values()]):
             try:
                 request = metadata.MetadataRequest(topics=None, allow_auto_topic_creation=False)
@@ -117,6 +115,9 @@ class ToolClient:
                 if isinstance(cause := error.__cause__, NoCredentialsError):
                     raise ToolError(str(cause), 2 if cause.is_mistake else 1) from error
                 failure = error
+                continue
+            if not answer.brokers:
+                unaware = format_address(*address)
                 continue
             self.nodes = {node.node_id: (node.host, node.port) for node in answer.brokers}
             self.racks = {node.node_id: node.rack for node in answer.brokers}
@@ -129,6 +130,8 @@ class ToolClient:
                 for partition in topic.partitions
             }
             return
+        if unaware:
+            raise NothingDoneError(f"{unaware} knows no brokers yet")
         raise ToolError(
             f"failed to reach any broker: {failure}{_advice(failure, self._access.protocol)}", 1
         )
@@ -137,30 +140,22 @@ class ToolClient:
         """Return the topics by name, as they were at `connect`."""
         return self._topics
 
-    def any_node(self) -> int:
-        """Return the id of a broker. Raises ToolError if none is known."""
-        if not self.nodes:
-            raise ToolError("the cluster has no live broker", 1)
-        return next(iter(self.nodes))
-
     async def call_controller(
         self,
         request: Request[ResponseT],
         version: int,
         codes: Callable[[ResponseT], Iterable[int]],
     ) -> ResponseT:
-        """Send a request to the controller, and again if it has moved; return the response.
+        """Send a request to the controller; return the response.
 
-        `codes` gives the error codes of a response. Raises ToolError if no controller answers.
+        `codes` gives the error codes of a response. Raises NothingDoneError if there is no
+        controller, or it was not reached, and ToolError.
         """
-        for _ in range(_RETRIES):
-            if self.controller in self.nodes:
-                answer = await self.call(self.controller, request, version)
-                if ErrorCode.NOT_CONTROLLER not in codes(answer):
-                    return answer
-            await asyncio.sleep(_RETRY_S)
-            await self.connect()
-        raise ToolError("the cluster has no controller", 1)
+        if self.controller in self.nodes:
+            answer = await self.call(self.controller, request, version)
+            if ErrorCode.NOT_CONTROLLER not in codes(answer):
+                return answer
+        raise NothingDoneError("the cluster has no controller")
 
     def _client(self, address: tuple[str, int]) -> PeerClient:
         if address not in self._clients:
@@ -170,37 +165,43 @@ class ToolClient:
         return self._clients[address]
 
     async def call(self, node: int, request: Request[ResponseT], version: int) -> ResponseT:
-        """Send a request to the broker with this id; return the response. Raises ToolError."""
+        """Send a request to the broker with this id; return the response.
+
+        Raises NothingDoneError if it was not reached, and ToolError.
+        """
         if node not in self.nodes:
-            raise ToolError(f"broker {node} is unknown", 1)
+            raise NothingDoneError(f"broker {node} is unknown")
         try:
             return await self._client(self.nodes[node]).call(request, version, self._timeout_ms)
         except (ConnectionError, TimeoutError) as error:
+            if isinstance(error.__cause__, _NOT_REACHED):
+                raise NothingDoneError(f"broker {node}: {error}") from error
             raise ToolError(f"broker {node}: {error}", 1) from error
         except struct.error as error:
             raise ToolError("a name or a value is too long for a request") from error
 
-    async def coordinator(self, group: str) -> int:
-        """Return the broker id of the group's coordinator; wait for its election."""
-        for _ in range(_RETRIES):
-            for node in self.nodes:
-                answer = await self.call(node, groups.FindCoordinatorRequest(key=group), 1)
-                if answer.error_code == ErrorCode.NONE:
-                    self.nodes[answer.node_id] = (answer.host, answer.port)
-                    return answer.node_id
-                if answer.error_code not in _RETRIABLE:
-                    raise ToolError(f"group {group}: {name_of(answer.error_code)}")
-                break
-            await asyncio.sleep(_RETRY_S)
-        raise ToolError(f"group {group} has no coordinator", 1)
+    async def call_any(self, request: Request[ResponseT], version: int) -> ResponseT:
+        """Send a request to the first broker that is reached; return the response.
 
-    @staticmethod
-    async def pause_if_retriable(code: int) -> bool:
-        """Return whether an error is retriable; if so, first wait a little."""
-        if code in _RETRIABLE:
-            await asyncio.sleep(_RETRY_S)
-            return True
-        return False
+        Raises NothingDoneError if there is none, and ToolError.
+        """
+        failure = NothingDoneError("the cluster has no live broker")
+        for node in list(self.nodes):
+            try:
+                return await self.call(node, request, version)
+            except NothingDoneError as error:
+                failure = error
+        raise failure
+
+    async def coordinator(self, group: str) -> int:
+        """Return the broker id of the group's coordinator. Raises ToolError if there is none."""
+        answer = await self.call_any(groups.FindCoordinatorRequest(key=group), 1)
+        if answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            raise NothingDoneError(f"group {group} has no coordinator")
+        if answer.error_code != ErrorCode.NONE:
+            raise refused(f"group {group}", answer.error_code, None)
+        self.nodes[answer.node_id] = (answer.host, answer.port)
+        return answer.node_id
 
     async def offsets(
         self, partitions: Collection[TopicPartition], timestamp: int

@@ -20,7 +20,8 @@ from kazoo.exceptions import KazooException
 from odradek.properties import is_utf8
 from odradek.protocol.errors import ErrorCode
 from odradek.tools.client import Access, ToolClient, parse_addresses
-from odradek.tools.errors import FAILURES, ToolError, error_text
+from odradek.tools.errors import FAILURES, NothingDoneError, ToolError, error_text
+from odradek.tools.retries import Retries
 from odradek.zk.payload import ZnodeError
 
 UNKNOWN: Final = "-"
@@ -88,7 +89,7 @@ async def opened(addresses: Iterable[tuple[str, int]], access: Access) -> AsyncI
     """Yield a client as `connected` does."""
     brokers = ToolClient(addresses, access)
     try:
-        await brokers.connect()
+        await Retries(brokers).run(brokers.connect, NothingDoneError)
         yield brokers
     finally:
         await brokers.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -17,6 +17,7 @@ from odradek.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
+from odradek.protocol.schema import Request
 from odradek.tools.client import ToolClient
 from odradek.tools.command_line import (
     bootstrap_option,
@@ -28,7 +29,10 @@ from odradek.tools.command_line import (
     run,
     show_rows,
 )
-from odradek.tools.errors import ToolError, refused
+from odradek.tools.errors import NothingDoneError, ToolError, refused
+from odradek.tools.retries import Retries
+
+ResponseT = TypeVar("ResponseT")
 
 _TOPIC: Final = 2
 _BROKER: Final = 4
@@ -98,9 +102,7 @@ def describe(
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name)
         request = DescribeConfigsRequest(resources=[resource])
         async with connected(bootstrap_server, command_config) as brokers:
-            # A broker tells its own configs, which only it knows; any broker tells the others.
-            node = broker if broker is not None else brokers.any_node()
-            answer = await brokers.call(node, request, _DESCRIBE_VERSION)
+            answer = await _ask(brokers, broker, request, _DESCRIBE_VERSION)
         [result] = answer.results
         if result.error_code != ErrorCode.NONE:
             raise refused(shown, result.error_code, result.error_message)
@@ -114,8 +116,20 @@ def describe(
     run(work())
 
 
+async def _ask(
+    brokers: ToolClient, broker: int | None, request: Request[ResponseT], version: int
+) -> ResponseT:
+    """Ask a broker for its own configs, which only it knows, or any broker for others."""
+    if broker is not None:
+        return await brokers.call(broker, request, version)
+    return await Retries(brokers).run(lambda: brokers.call_any(request, version), NothingDoneError)
+
+
 async def _unset(
-    brokers: ToolClient, node: int, resource: IncrementalAlterConfigsResource, names: Iterable[str]
+    brokers: ToolClient,
+    broker: int | None,
+    resource: IncrementalAlterConfigsResource,
+    names: Iterable[str],
 ) -> list[str]:
     """Return those of the names that nobody has set for a topic or broker; none if it is unknown.
 
@@ -124,7 +138,7 @@ async def _unset(
     kind, name = resource.resource_type, resource.resource_name
     asked = DescribeConfigsResource(resource_type=kind, resource_name=name)
     request = DescribeConfigsRequest(resources=[asked])
-    [result] = (await brokers.call(node, request, _DESCRIBE_VERSION)).results
+    [result] = (await _ask(brokers, broker, request, _DESCRIBE_VERSION)).results
     if result.error_code != ErrorCode.NONE:
         return []
     source = _OF_TOPIC if kind == _TOPIC else _OF_BROKER if name else _OF_ALL_BROKERS
@@ -174,9 +188,8 @@ def alter(
         )
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
         async with connected(bootstrap_server, command_config) as brokers:
-            node = broker if broker is not None else brokers.any_node()
-            unset = await _unset(brokers, node, resource, deleted) if deleted else []
-            answer = await brokers.call(node, request, _ALTER_VERSION)
+            unset = await _unset(brokers, broker, resource, deleted) if deleted else []
+            answer = await _ask(brokers, broker, request, _ALTER_VERSION)
         if unset:
             click.echo(f"odradek: warning: {shown} had no {', '.join(unset)} of its own", err=True)
         done = "could be changed" if validate_only else "changed"

@@ -11,10 +11,11 @@ from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
 
 from odradek import lag
 from odradek.protocol import consumer_protocol
-from odradek.protocol.errors import ErrorCode, name_of
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import group_offsets, groups
 from odradek.tools.client import ToolClient
-from odradek.tools.errors import ToolError, refused
+from odradek.tools.errors import NothingDoneError, ToolError, refused
+from odradek.tools.retries import Retries
 from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
 from odradek.zk.payload import ZnodeError
@@ -65,36 +66,35 @@ class GroupStore(Protocol):
 
 
 class Coordinators:
-    """Groups with a coordinator on a broker."""
+    """Groups with a coordinator on a broker. Every method waits for it, as `retries` says."""
 
     def __init__(self, client: ToolClient) -> None:
         self._client = client
 
     async def states(self) -> list[tuple[str, str]]:
         """Return every group with its state, sorted."""
+        return await Retries(self._client).run(self._states)
+
+    async def _states(self) -> list[tuple[str, str]]:
         found: dict[str, str] = {}
         for node in list(self._client.nodes):
-            while True:
-                answer = await self._client.call(node, groups.ListGroupsRequest(), 4)
-                if not await self._client.pause_if_retriable(answer.error_code):
-                    break
+            answer = await self._client.call(node, groups.ListGroupsRequest(), 4)
             if answer.error_code != ErrorCode.NONE:
-                raise ToolError(f"broker {node}: {name_of(answer.error_code)}", 1)
+                raise refused(f"broker {node}", answer.error_code, None)
             found |= {each.group_id: each.group_state for each in answer.groups}
         return sorted(found.items())
 
     async def describe(self, group: str) -> GroupDescription:
         """Return the state of a group; an unknown group is Dead."""
-        while True:
-            node = await self._client.coordinator(group)
-            request = groups.DescribeGroupsRequest(groups=[group])
-            [described] = (await self._client.call(node, request, 1)).groups
-            fetch = group_offsets.OffsetFetchRequest(group_id=group, topics=None)
-            fetched = await self._client.call(node, fetch, 2)
-            code = described.error_code or fetched.error_code
-            if not await self._client.pause_if_retriable(code):
-                break
-        if code != ErrorCode.NONE:
+        return await Retries(self._client).run(lambda: self._describe(group))
+
+    async def _describe(self, group: str) -> GroupDescription:
+        node = await self._client.coordinator(group)
+        request = groups.DescribeGroupsRequest(groups=[group])
+        [described] = (await self._client.call(node, request, 1)).groups
+        fetch = group_offsets.OffsetFetchRequest(group_id=group, topics=None)
+        fetched = await self._client.call(node, fetch, 2)
+        if code := described.error_code or fetched.error_code:
             raise refused(f"group {group}", code, None)
         host, port = self._client.nodes[node]
         return GroupDescription(
@@ -137,31 +137,38 @@ class Coordinators:
                 for topic, partitions in topics.items()
             ],
         )
-        while True:
-            node = await self._client.coordinator(group)
-            answer = await self._client.call(node, request, 3)
-            failed = {
-                TopicPartition(topic.name, part.partition_index): part.error_code
-                for topic in answer.topics
-                for part in topic.partitions
-                if part.error_code != ErrorCode.NONE
-            }
-            if not failed:
-                return
-            partition, code = next(iter(failed.items()))
-            if not await self._client.pause_if_retriable(code):
-                raise refused(f"partition {partition}", code, None)
+        await Retries(self._client).run(lambda: self._commit(group, request))
+
+    async def _commit(self, group: str, request: group_offsets.OffsetCommitRequest) -> None:
+        node = await self._client.coordinator(group)
+        answer = await self._client.call(node, request, 3)
+        for topic in answer.topics:
+            for part in topic.partitions:
+                if part.error_code != ErrorCode.NONE:
+                    partition = TopicPartition(topic.name, part.partition_index)
+                    raise refused(f"partition {partition}", part.error_code, None)
 
     async def delete(self, group: str) -> None:
         """Delete a group without members, and its offsets."""
-        while True:
+        is_lost = False
+
+        async def attempt() -> None:
+            nonlocal is_lost
             node = await self._client.coordinator(group)
             request = groups.DeleteGroupsRequest(groups_names=[group])
-            [result] = (await self._client.call(node, request, 1)).results
-            if result.error_code == ErrorCode.NONE:
-                return
-            if not await self._client.pause_if_retriable(result.error_code):
+            try:
+                [result] = (await self._client.call(node, request, 1)).results
+            except NothingDoneError:
+                raise
+            except ToolError:
+                is_lost = True
+                raise
+            # The request whose answer is lost may have deleted it.
+            is_deleted = is_lost and result.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+            if result.error_code != ErrorCode.NONE and not is_deleted:
                 raise refused(f"group {group}", result.error_code, None)
+
+        await Retries(self._client).run(attempt)
 
 
 def broker_addresses(client: KazooClient, protocol: str) -> list[tuple[str, int]]:

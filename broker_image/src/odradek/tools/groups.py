@@ -41,6 +41,7 @@ from odradek.tools.group_stores import (
     OldGroups,
     broker_addresses,
 )
+from odradek.tools.retries import Retries
 from odradek.tools.zookeeper_client import connect, zk_tls_config_option
 from odradek.values import TopicPartition
 
@@ -223,7 +224,7 @@ async def _show_offsets(views: Iterable[GroupDescription], brokers: ToolClient) 
     for view in views:
         readers = {part: member for member in view.members for part in member.partitions}
         partitions = sorted(view.committed.keys() | readers.keys())
-        ends = await brokers.offsets(partitions, LATEST)
+        ends = await Retries(brokers).offsets_of_led(partitions, LATEST)
         lags = await _lags(view, ends, brokers)
         for part in partitions:
             offset, end, reader = view.committed.get(part), ends.get(part), readers.get(part)
@@ -245,7 +246,7 @@ async def _lags(
         committed = view.committed[part]
         return rule.needs_start(committed, ends.get(part), is_former=part in view.former)
 
-    starts = await brokers.offsets(
+    starts = await Retries(brokers).offsets_of_led(
         [part for part in view.committed if is_undecided(part)], EARLIEST
     )
     return {
@@ -348,13 +349,14 @@ async def _wanted(
     way: str,
     value: Any,
 ) -> dict[TopicPartition, int]:
+    retries = Retries(brokers)
     match way:
         case "to_earliest":
-            return await brokers.every_offset(partitions, EARLIEST)
+            return await retries.every_offset(partitions, EARLIEST)
         case "to_latest":
-            return await brokers.every_offset(partitions, LATEST)
+            return await retries.every_offset(partitions, LATEST)
         case "to_current":
-            ends = await brokers.every_offset(partitions, LATEST)
+            ends = await retries.every_offset(partitions, LATEST)
             return {**ends, **{p: o for p, o in view.committed.items() if p in ends}}
         case "to_offset":
             return dict.fromkeys(partitions, value)
@@ -365,23 +367,24 @@ async def _wanted(
                 text = value.read_text()
             except (OSError, UnicodeDecodeError) as error:
                 raise ToolError(f"cannot read {value}: {error}") from error
-            return plans.parse_csv(text, view.group)
+            return plans.existing(plans.parse_csv(text, view.group), brokers.leaders)
         case "to_datetime":
             since = plans.parse_datetime_ms(value)
         case _:
             since = wall_ms() - plans.parse_duration_ms(value)
     # A partition without such a record is moved to its end.
-    ends = await brokers.every_offset(partitions, LATEST)
-    firsts = await brokers.every_offset(partitions, max(since, 0))
+    ends = await retries.every_offset(partitions, LATEST)
+    firsts = await retries.every_offset(partitions, max(since, 0))
     return {part: ends[part] if first < 0 else first for part, first in firsts.items()}
 
 
 async def _bounds(
     brokers: ToolClient, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, plans.Bounds]:
-    starts = await brokers.offsets(partitions, EARLIEST)
-    ends = await brokers.offsets(partitions, LATEST)
-    return {part: plans.Bounds(starts[part], ends[part]) for part in starts.keys() & ends.keys()}
+    retries = Retries(brokers)
+    starts = await retries.every_offset(partitions, EARLIEST)
+    ends = await retries.every_offset(partitions, LATEST)
+    return {part: plans.Bounds(starts[part], ends[part]) for part in partitions}
 
 
 def _show_plan(

@@ -107,6 +107,16 @@ def parse_csv(text: str, group: str) -> dict[TopicPartition, int]:
     return found
 
 
+def existing(
+    plan: dict[TopicPartition, int], known: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the plan. Raises ToolError for a partition that does not exist."""
+    for partition in sorted(plan):
+        if partition not in known:
+            raise ToolError(f"partition {partition} does not exist")
+    return plan
+
+
 def _rows(text: str) -> Iterator[list[str]]:
     try:
         yield from csv.reader(io.StringIO(text))

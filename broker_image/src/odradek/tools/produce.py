@@ -19,7 +19,6 @@ from odradek.log.records import records
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.produce import (
     PartitionProduceData,
-    PartitionProduceResponse,
     ProduceRequest,
     TopicProduceData,
 )
@@ -31,7 +30,8 @@ from odradek.tools.command_line import (
     connected,
     run,
 )
-from odradek.tools.errors import ToolError, refused
+from odradek.tools.errors import NothingDoneError, ToolError, error_text, refused
+from odradek.tools.retries import Retries, no_leader
 from odradek.values import TopicPartition
 
 KeyAndValue = tuple[bytes | None, bytes]
@@ -44,13 +44,12 @@ _STDIN: Final = 0
 _READ_BYTES: Final = 1024 * 1024
 # Kafka's default of socket.request.max.bytes: no broker takes a larger request.
 _LONGEST_LINE: Final = 100 * 1024 * 1024
-_RETRIES: Final = 100
-_RETRY_S: Final = 0.3
-# The leader has moved, or does not take records now: in both cases it has appended nothing.
+# The leader has moved, does not know yet, or does not take records now: it has appended nothing.
 _NOT_APPENDED: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_ENOUGH_REPLICAS,
     }
 )
@@ -157,6 +156,7 @@ class LineWriter:
         self._partition = partition
         self._count = sum(one.topic == topic for one in brokers.leaders)
         self._turn = 0
+        self._retries = Retries(brokers)
         self.acknowledged = 0
         if not self._count:
             raise ToolError(f"topic {topic} does not exist")
@@ -185,30 +185,51 @@ class LineWriter:
     async def _flush(self, waiting: dict[int, list[KeyAndValue]]) -> None:
         # Lines without keys go to another partition with each batch, not with each line.
         self._turn = (self._turn + 1) % self._count
-        outcomes = await asyncio.gather(
-            *(self._send(number, lines) for number, lines in waiting.items()),
-            return_exceptions=True,
-        )
-        for outcome in outcomes:
-            if outcome is not None:
-                raise outcome
+        while waiting:
+            outcomes = await asyncio.gather(
+                *(self._send(number, lines) for number, lines in waiting.items()),
+                return_exceptions=True,
+            )
+            left: dict[int, list[KeyAndValue]] = {}
+            failure: NothingDoneError | None = None
+            for number, outcome in zip(waiting, outcomes, strict=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                if outcome is not None:
+                    left[number], failure = outcome
+            await self._retries.wait(failure, [self._topic])
+            waiting = left
 
-    async def _send(self, number: int, lines: list[KeyAndValue]) -> None:
+    async def _send(
+        self, number: int, lines: list[KeyAndValue]
+    ) -> tuple[list[KeyAndValue], NothingDoneError] | None:
+        """Write lines; return those that may be sent again, and why, None if all are acknowledged.
+
+        Raises ToolError.
+        """
         partition = TopicPartition(self._topic, number)
-        code = await self._appended(partition, lines)
+        try:
+            code = await self._appended(partition, lines)
+        except NothingDoneError as failure:
+            return lines, failure
         if code == ErrorCode.NONE:
             self.acknowledged += len(lines)
-        elif code == ErrorCode.MESSAGE_TOO_LARGE and len(lines) > 1:
+            return None
+        if code == ErrorCode.MESSAGE_TOO_LARGE and len(lines) > 1:
             # The topic may take the records that it does not take together.
             middle = len(lines) // 2
-            await self._send(number, lines[:middle])
-            await self._send(number, lines[middle:])
-        else:
-            # The command was right; what it was given to write is refused.
-            raise ToolError(str(refused(str(partition), code, None)), 1)
+            left = await self._send(number, lines[:middle])
+            if left is not None:
+                return left[0] + lines[middle:], left[1]
+            return await self._send(number, lines[middle:])
+        # The command was right; what it was given to write is refused.
+        raise ToolError(str(refused(str(partition), code, None)), 1)
 
     async def _appended(self, partition: TopicPartition, lines: list[KeyAndValue]) -> int:
-        """Return the error code of a batch, when its leader has answered. Raises ToolError."""
+        """Return the error code of a batch, when its leader has answered.
+
+        Raises NothingDoneError if it is not appended, and ToolError.
+        """
         index = partition.partition
         data = PartitionProduceData(index=index, records=records.make(lines, wall_ms()))
         request = ProduceRequest(
@@ -216,16 +237,11 @@ class LineWriter:
             timeout_ms=TIMEOUT_MS,
             topic_data=[TopicProduceData(name=self._topic, partition_data=[data])],
         )
-        answer: PartitionProduceResponse | None = None
-        for _ in range(_RETRIES):
-            leader = self._brokers.leaders.get(partition, -1)
-            if leader in self._brokers.nodes:
-                response = await self._brokers.call(leader, request, _VERSION)
-                answer = response.responses[0].partition_responses[0]
-                if answer.error_code not in _NOT_APPENDED:
-                    return answer.error_code
-            await asyncio.sleep(_RETRY_S)
-            await self._brokers.connect()
-        if answer is None:
-            raise ToolError(f"{partition} has no leader", 1)
+        leader = self._brokers.leaders.get(partition, -1)
+        if leader not in self._brokers.nodes:
+            raise no_leader([partition])
+        response = await self._brokers.call(leader, request, _VERSION)
+        answer = response.responses[0].partition_responses[0]
+        if answer.error_code in _NOT_APPENDED:
+            raise NothingDoneError(f"{partition}: {error_text(answer.error_code, None)}")
         return answer.error_code

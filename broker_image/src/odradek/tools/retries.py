@@ -1,4 +1,4 @@
-"""Waits for what a cluster lacks for a moment: a leader, for example.
+"""Waits for what a cluster lacks for a moment: a leader, a coordinator, a controller.
 
 What fails (status 1) is tried again for up to half a minute, as Kafka's AdminClient does with
 retriable errors. stderr says so once per wait that takes longer than a second.
@@ -14,11 +14,13 @@ from typing import Final, TypeVar
 import click
 
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.schema import Request
 from odradek.tools.client import ToolClient
 from odradek.tools.errors import FAILURES, NothingDoneError, ToolError, refused
 from odradek.values import TopicPartition
 
 T = TypeVar("T")
+ResponseT = TypeVar("ResponseT")
 
 LONGEST_WAIT_S = 30.0
 _SILENT_S: Final = 1.0
@@ -169,3 +171,18 @@ def no_leader(waiting: Collection[TopicPartition]) -> NothingDoneError:
     some = ", ".join(names[:_MOST_NAMES]) or "a partition"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return NothingDoneError(f"{some}{more} {'have' if len(names) > 1 else 'has'} no leader")
+
+
+async def call_controller(
+    brokers: ToolClient,
+    request: Request[ResponseT],
+    version: int,
+    codes: Callable[[ResponseT], Iterable[int]],
+) -> ResponseT:
+    """Send a request as `ToolClient.call_controller` does, and again while there is no controller.
+
+    What a controller may have received is not sent again. Raises ToolError.
+    """
+    return await Retries(brokers).run(
+        lambda: brokers.call_controller(request, version, codes), NothingDoneError
+    )

@@ -31,6 +31,7 @@ from odradek.tools.command_line import (
     show_rows,
 )
 from odradek.tools.errors import ToolError, is_number
+from odradek.tools.retries import call_controller
 
 # Since this version the broker's own defaults can be asked for.
 _CREATE_VERSION: Final = 4
@@ -196,8 +197,11 @@ def create(
             if if_not_exists and any(one.name == name for one in brokers.topics()):
                 say(f"topic {name} exists already")
                 return
-            answer = await brokers.call_controller(
-                request, _CREATE_VERSION, lambda answer: (one.error_code for one in answer.topics)
+            answer = await call_controller(
+                brokers,
+                request,
+                _CREATE_VERSION,
+                lambda answer: (one.error_code for one in answer.topics),
             )
         outcomes = [
             (f"topic {one.name}", one.error_code, one.error_message) for one in answer.topics
@@ -232,8 +236,11 @@ def alter(name: str, bootstrap_server: str, command_config: Path | None, partiti
         topic = CreatePartitionsTopic(name=name, count=partitions)
         request = CreatePartitionsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
         async with connected(bootstrap_server, command_config) as brokers:
-            answer = await brokers.call_controller(
-                request, _GROW_VERSION, lambda answer: (one.error_code for one in answer.results)
+            answer = await call_controller(
+                brokers,
+                request,
+                _GROW_VERSION,
+                lambda answer: (one.error_code for one in answer.results),
             )
         report(
             [(f"topic {one.name}", one.error_code, one.error_message) for one in answer.results],
@@ -261,7 +268,8 @@ def delete(
                 say("no such topic exists")
                 return
             request = DeleteTopicsRequest(topic_names=chosen, timeout_ms=TIMEOUT_MS)
-            answer = await brokers.call_controller(
+            answer = await call_controller(
+                brokers,
                 request,
                 _DELETE_VERSION,
                 lambda answer: (one.error_code for one in answer.responses),
