@@ -41,6 +41,10 @@ def is_requested(place: Place, wanted: Mapping[TopicPartition, tuple[int, ...]])
     return place.requested() == wanted
 
 
+def is_throttled(place: Place) -> bool:
+    return bool(place.kubectl.condition("reassignment", "r", "ThrottleApplied")["status"] == "True")
+
+
 def test_approved_plan_runs_in_throttled_batches_and_leaves_no_throttle(
     place: Place, operator: Operator
 ) -> None:
@@ -71,7 +75,12 @@ def test_approved_plan_runs_in_throttled_batches_and_leaves_no_throttle(
     assert wait_for_request(place) == {TopicPartition("t", 0): (2, 1)}
     assert config(place, "topics", "t")[throttle.FOLLOWERS] == "0:2,1:0"
     assert {config(place, "brokers", one)[throttle.RATES[0]] for one in "012"} == {"5000"}
-    assert place.kubectl.condition("reassignment", "r", "ThrottleApplied")["status"] == "True"
+    eventually(partial(is_throttled, place), "the throttle in the status", pause_s=0.1)
+    # Somebody removes what the operator has set.
+    place.client.set(znodes.broker_config_path("1"), znodes.encode_config({}))
+    eventually(lambda: place.events("ThrottleRestored"), "an Event", pause_s=0.2)
+    eventually(partial(is_throttled, place), "the throttle again", pause_s=0.1)
+    assert config(place, "brokers", "1")[throttle.RATES[0]] == "5000"
 
     # The operator dies in the middle, and the rate changes while it is away.
     operator.kill()

@@ -81,6 +81,10 @@ class MemoryZooKeeper:
         """Set a znode as another client would."""
         self._nodes[path] = data
 
+    def take(self, path: str) -> None:
+        """Delete a znode as another client would."""
+        del self._nodes[path]
+
     def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
         return {
             path: Znode(self._nodes[path], 0, 77, 77) if path in self._nodes else None

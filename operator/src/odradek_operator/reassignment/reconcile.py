@@ -27,9 +27,9 @@ from odradek_operator.reassignment.decide import (
     percent,
 )
 from odradek_operator.reassignment.placement import Layout, PlanError
-from odradek_operator.reassignment.status import Flags, ReassignmentState
+from odradek_operator.reassignment.status import Flags, ReassignmentState, Throttle
 from odradek_operator.reassignment.znodes import broker_configs, read_request
-from odradek_operator.shared import apply, kube, observe, spec, status_update
+from odradek_operator.shared import apply, kube, observe, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.kube import KubeError
@@ -76,7 +76,7 @@ class _Pass:
         self.flags = Flags(
             planned=self.memory.plan_hash is not None,
             approved=self.memory.phase == "Running",
-            throttled=self.memory.throttled,
+            throttle=Throttle.APPLYING if self.memory.throttled else Throttle.ABSENT,
             rolling_back=self.memory.rolling_back,
         )
 
@@ -117,7 +117,12 @@ class _Pass:
         return ending and self.context.now() - self.meta.deleted > TERMINATING_TIMEOUT
 
     def _wait(self, reason: str, message: str) -> float:
-        self._report(self.memory.phase or "Pending", reason, message)
+        fields: dict[str, Any] = {}
+        if self.memory.phase == "Running":
+            # Whatever moves may go on, and nobody sees how far it is.
+            self.flags = replace(self.flags, unseen=(reason, message))
+            fields["eta"] = None
+        self._report(self.memory.phase or "Pending", reason, message, **fields)
         return WAIT_SECONDS
 
     def _report(self, phase: str, reason: str, message: str, **fields: Any) -> None:
@@ -227,7 +232,8 @@ class _Pass:
         if not apply.still_wanted(self.context, self.body):
             return 0.0
         rate = self.wanted.throttle if self.wanted.mode != "PreferredLeader" else None
-        self.flags = replace(self.flags, approved=True, throttled=rate is not None)
+        throttled = Throttle.APPLYING if rate is not None else Throttle.ABSENT
+        self.flags = replace(self.flags, approved=True, throttle=throttled)
         started = reassignment_status.stamp(self.context.now())
         rates = self._rates(zookeeper, plan) if rate is not None else None
         text = "about to submit the first batch"
@@ -276,12 +282,19 @@ class _Pass:
         if decision.ended is not None:
             rate = None
         if rate is not None and not self.memory.throttled:
-            self.flags = replace(self.flags, throttled=True)
+            self.flags = replace(self.flags, throttle=Throttle.APPLYING)
             self._report_progress(plan, decision, ratesBefore=self._rates(zookeeper, plan))
             return 0.0
-        if self.memory.throttled and not self._throttle(zookeeper, plan, topics, rate):
-            return apply.SOON_SECONDS
-        self.flags = replace(self.flags, throttled=rate is not None)
+        if self.memory.throttled:
+            changes = self._throttle_changes(zookeeper, plan, topics, rate)
+            if changes and self.memory.throttle_applied:
+                # Written before the changes: any of them may fail.
+                self._report_incomplete_throttle(plan, decision, rate)
+                return 0.0
+            if not all(self._commit(zookeeper, one) for one in changes):
+                return apply.SOON_SECONDS
+        throttled = Throttle.PRESENT if rate is not None else Throttle.ABSENT
+        self.flags = replace(self.flags, throttle=throttled)
         if decision.ended is not None:
             return self._finish(plan, decision)
         if decision.submit:
@@ -340,14 +353,33 @@ class _Pass:
             **fields,
         )
 
-    def _throttle(
+    def _report_incomplete_throttle(
+        self, plan: ReassignmentPlan, decision: ReassignmentDecision, rate: int | None
+    ) -> None:
+        """Report that ZooKeeper does not hold the throttle as it should be now."""
+        throttled = Throttle.APPLYING if rate is not None else Throttle.REMOVING
+        self.flags = replace(self.flags, throttle=throttled)
+        told = status.condition_of(self.body["status"], reassignment_status.THROTTLE_APPLIED)
+        if (
+            rate is not None
+            and told is not None
+            and told["observedGeneration"] == self.meta.generation
+        ):
+            text = (
+                "somebody changed or removed the throttle, and it is set again; "
+                "change spec.throttleBytesPerSec instead"
+            )
+            self.context.kube.post_event(self.body, Event("ThrottleRestored", text, warning=True))
+        self._report_progress(plan, decision)
+
+    def _throttle_changes(
         self,
         zookeeper: ZooKeeper,
         plan: ReassignmentPlan,
         topics: Mapping[str, TopicView],
         rate: int | None,
-    ) -> bool:
-        """Set or remove the throttles; False if a race was lost."""
+    ) -> list[list[operations.Operation]]:
+        """Return the transactions that set the throttle, or remove it."""
         back = self.memory.rolling_back is not None
         changes: list[list[operations.Operation]] = []
         for broker_id, (have, version) in broker_configs(zookeeper, throttle.brokers(plan)).items():
@@ -362,7 +394,7 @@ class _Pass:
             if wanted != entries:
                 version = None if topic.config is None else topic.config_version
                 changes.append(admin.change_config("topics", name, wanted, version))
-        return all(self._commit(zookeeper, one) for one in changes)
+        return changes
 
     def _commit(self, zookeeper: ZooKeeper, wanted: list[operations.Operation]) -> bool:
         try:
@@ -405,7 +437,7 @@ class _Pass:
         """End without the plan, which was deleted; remove all throttles."""
         if self.memory.throttled and not self._unthrottle_everything(zookeeper):
             return apply.SOON_SECONDS
-        self.flags = replace(self.flags, throttled=False)
+        self.flags = replace(self.flags, throttle=Throttle.ABSENT)
         text = f"the plan's ConfigMap {self.memory.plan_name} is gone; moves in progress continue"
         return self._end("Failed", text)
 

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any, Final
 
 from odradek.values import TopicPartition
@@ -25,13 +26,26 @@ PLAN_KEY: Final = "plan.json"
 ROLLBACK_KEY: Final = "rollback.json"
 DETAILS_KEY: Final = "details.json"
 LONGEST_HISTORY: Final = 16
+THROTTLE_APPLIED: Final = "ThrottleApplied"
+# The only reason with which ZooKeeper holds nothing of the throttle.
+_NOT_APPLIED: Final = "NotApplied"
+
+
+class Throttle(Enum):
+    """How far the throttle is. PRESENT is said once everything was written, or found there."""
+
+    ABSENT = "absent"
+    APPLYING = "applying"
+    PRESENT = "present"
+    REMOVING = "removing"
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentState:
     """What the status says so far; `phase` is empty before the first reconciliation.
 
-    `rates` are the throttles that brokers had before this one.
+    `throttled`: ZooKeeper may hold some of the throttle. `throttle_applied`: it held all of it when
+    it was last looked at. `rates` are the throttles that brokers had before this one.
     """
 
     phase: str
@@ -43,6 +57,7 @@ class ReassignmentState:
     offline_since: datetime | None
     rolling_back: str | None
     throttled: bool
+    throttle_applied: bool
     rates: Mapping[int, Mapping[str, str]]
 
 
@@ -52,6 +67,7 @@ def remember(body: Body) -> ReassignmentState:
     missing = _holding(found, "DestinationMissing")
     offline = _holding(found, "PartitionsOffline")
     back = _holding(found, "RollingBack")
+    throttle = status.condition_of(found, THROTTLE_APPLIED)
     return ReassignmentState(
         phase=found.get("phase", ""),
         plan_hash=found.get("planHash"),
@@ -61,7 +77,8 @@ def remember(body: Body) -> ReassignmentState:
         missing_since=_time(missing["lastTransitionTime"]) if missing else None,
         offline_since=_time(offline["lastTransitionTime"]) if offline else None,
         rolling_back=back["reason"] if back else None,
-        throttled=_holding(found, "ThrottleApplied") is not None,
+        throttled=throttle is not None and throttle["reason"] != _NOT_APPLIED,
+        throttle_applied=throttle is not None and throttle["status"] == "True",
         rates={int(one): rates for one, rates in found.get("ratesBefore", {}).items()},
     )
 
@@ -82,16 +99,20 @@ def stamp(moment: datetime | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Conditions besides those of every resource, with the reason or message of each."""
+    """Conditions besides those of every resource, with the reason or message of each.
+
+    `unseen` is why nobody looked at what ZooKeeper holds: reason and message.
+    """
 
     planned: bool = False
     approved: bool = False
-    throttled: bool = False
+    throttle: Throttle = Throttle.ABSENT
     blocked: str | None = None
     missing: str | None = None
     offline: str | None = None
     rolling_back: str | None = None
     paused: bool = False
+    unseen: tuple[str, str] | None = None
 
 
 def conditions(phase: str, reason: str, message: str, flags: Flags) -> tuple[Condition, ...]:
@@ -109,20 +130,37 @@ def conditions(phase: str, reason: str, message: str, flags: Flags) -> tuple[Con
         Condition("Planned", flags.planned, "Planned" if flags.planned else "NotPlanned"),
         Condition("Approved", flags.approved, "Approved" if flags.approved else "NotApproved"),
         Condition("InProgress", phase == "Running", phase),
-        Condition(
-            "ThrottleApplied", flags.throttled, "Applied" if flags.throttled else "NotApplied"
-        ),
+        _throttle(flags),
         Condition("Completed", phase == "Completed", phase),
         Condition("Cancelled", phase == "Cancelled", phase),
-        _problem("Blocked", flags.blocked),
-        _problem("DestinationMissing", flags.missing),
-        _problem("PartitionsOffline", flags.offline),
+        _problem("Blocked", flags.blocked, flags.unseen),
+        _problem("DestinationMissing", flags.missing, flags.unseen),
+        _problem("PartitionsOffline", flags.offline, flags.unseen),
         Condition("RollingBack", back is not None, back or "NotRollingBack"),
         Condition("Paused", flags.paused, "Paused" if flags.paused else "NotPaused"),
     )
 
 
-def _problem(kind: str, text: str | None) -> Condition:
+def _throttle(flags: Flags) -> Condition:
+    throttle = flags.throttle
+    if flags.unseen is not None and throttle is not Throttle.ABSENT:
+        return Condition(THROTTLE_APPLIED, None, *flags.unseen)
+    match throttle:
+        case Throttle.PRESENT:
+            return Condition(THROTTLE_APPLIED, True, "Applied")
+        case Throttle.APPLYING:
+            text = "the throttle is being written to ZooKeeper"
+            return Condition(THROTTLE_APPLIED, False, "Applying", text)
+        case Throttle.REMOVING:
+            text = "the throttle is being removed from ZooKeeper"
+            return Condition(THROTTLE_APPLIED, False, "Removing", text)
+        case Throttle.ABSENT:
+            return Condition(THROTTLE_APPLIED, False, _NOT_APPLIED)
+
+
+def _problem(kind: str, text: str | None, unseen: tuple[str, str] | None) -> Condition:
+    if unseen is not None:
+        return Condition(kind, None, *unseen)
     return Condition(kind, text is not None, kind if text else f"Not{kind}", text or "")
 
 
