@@ -41,6 +41,7 @@ REASONS = {
         Due Pending Starting Stopping Restarting Suspending
         BrokersUnreachable ResetWaiting Resetting
         ExecutorsPending DriverUnreachable NoClientsAuthority NoClusterAuthority
+        AuthorityPending
         CertificatePending UsersNotWritten SecretTerminating
         AddressPending NotAdvertised ServiceTerminating
     """,

@@ -160,6 +160,11 @@ def signing_pair(state: AuthorityState, present: Pair) -> Pair:
     return present
 
 
+def signs(state: AuthorityState, certificate: str) -> bool:
+    """Return whether an authority signs now: brokers have trusted it for a while."""
+    return _clean(certificate) == state.signing
+
+
 def _follow(state: AuthorityState, present: Pair, now: datetime) -> AuthorityState:
     """Take note of what the Secret has: the operator's next one, or another one of the user's.
 

@@ -152,6 +152,10 @@ def _carry_out(run: _UserRun, found: SecretPlan) -> float:
             return SOON_SECONDS
         if not secret_step.carry_out(run.context, found):
             return SOON_SECONDS
+        untrusted = secret_step.why_untrusted(run.context, run.meta, run.wanted.cluster, found)
+        if untrusted is not None:
+            _tell(run.context, run.body, untrusted)
+            return SOON_SECONDS
     body = run.body
     if changes:
         claimed = plan.claim(target, run.written)

@@ -32,7 +32,8 @@ from odradek_operator.user.user_spec import UserSpec
 class SecretPlan:
     """What the Secret must be; `wanted` None: as it is, or there is none. `event` tells of it.
 
-    `exists` False: it must be created. `password` is the user's, "" without SCRAM.
+    `exists` False: it must be created. `password` is the user's, "" without SCRAM. `issuer` is the
+    certificate of the authority that has just signed another certificate, "" if none has.
     """
 
     name: str | None = None
@@ -40,6 +41,7 @@ class SecretPlan:
     wanted: Object | None = field(default=None, repr=False)
     exists: bool = True
     event: Event | None = None
+    issuer: str = ""
 
     @property
     def is_due(self) -> bool:
@@ -81,19 +83,18 @@ def _look_at_certificate(
 ) -> SecretPlan | Refusal:
     """Return the Secret with a certificate that serves for a while, signed anew if need be."""
     source = cluster_secrets.clients_ca(wanted.cluster)
-    found = context.kube.get("v1", "Secret", meta.namespace, source)
-    if found is None:
-        text = f"there is no Secret {source}, whose authority signs certificates of users"
-        return status.progressing("NoClientsAuthority", text)
     subject, now = certificates.subject(meta.name), context.now()
     try:
-        authority = secret.read_authority(found)
-        # Told as soon as it is so, not when the certificate has to be signed anew.
-        certificates.check_authority(authority)
-        state = _state(context, meta, wanted.cluster, authority)
+        found = _read_authority(context, meta, wanted.cluster)
+        if found is None:
+            text = f"there is no Secret {source}, whose authority signs certificates of users"
+            return status.progressing("NoClientsAuthority", text)
+        authority, state = found
         why = None if live is None else _why_renew(live, state, subject, now)
         if live is not None and why is None:
             return SecretPlan(meta.name)
+        if not authorities.signs(state, authority.certificate):
+            return _wait_for_authority(f"Secret {source} has another authority")
         pair = certificates.sign_client(authority, subject, now)
         data = secret.tls_data(meta.name, pair, authority)
     except (certificates.UnusableError, secret.UnusableSecretError) as error:
@@ -105,9 +106,51 @@ def _look_at_certificate(
             wanted=built,
             exists=False,
             event=Event("SecretCreated", f"made Secret {meta.name}"),
+            issuer=authority.certificate,
         )
     event = Event("CertificateRenewed", f"signed a new certificate: {why}")
-    return SecretPlan(meta.name, wanted=built, event=event)
+    return SecretPlan(meta.name, wanted=built, event=event, issuer=authority.certificate)
+
+
+def _read_authority(
+    context: ReconcileContext, meta: ResourceMeta, cluster: str
+) -> tuple[Pair, AuthorityState] | None:
+    """Return the authority to sign with, and its phase; None: there is none.
+
+    Raises UnusableError or UnusableSecretError as soon as it is so, not when a certificate has to
+    be signed anew.
+    """
+    name = cluster_secrets.clients_ca(cluster)
+    found = context.kube.get("v1", "Secret", meta.namespace, name)
+    if found is None:
+        return None
+    present = secret.read_authority(found)
+    certificates.check_authority(present)
+    state = _state(context, meta, cluster, present)
+    # The one that signs comes into its Secret a moment after it began.
+    return authorities.signing_pair(state, present), state
+
+
+def _wait_for_authority(what: str) -> Refusal:
+    text = f"{what}; it signs certificates of users once brokers trust it, minutes from now"
+    return status.progressing("AuthorityPending", text)
+
+
+def why_untrusted(
+    context: ReconcileContext, meta: ResourceMeta, cluster: str, planned: SecretPlan
+) -> Refusal | None:
+    """Return the conditions of a User whose certificate was signed by an authority that was
+    replaced meanwhile; None: the one that signed it still does, or nothing was signed.
+    """
+    if not planned.issuer:
+        return None
+    try:
+        found = _read_authority(context, meta, cluster)
+    except (certificates.UnusableError, secret.UnusableSecretError):
+        found = None
+    if found is not None and authorities.signs(found[1], planned.issuer):
+        return None
+    return _wait_for_authority("the authority that signed the certificate was replaced")
 
 
 def _state(
