@@ -112,6 +112,24 @@ def test_topic_without_numbers_is_not_created_while_its_cluster_is_invalid() -> 
     assert reason(run([topic], [mended], existing_topic()), "Topic", "new") == "Creating"
 
 
+def test_resources_of_a_cluster_that_cannot_be_exposed_so_are_reconciled() -> None:
+    # Broker 0 would advertise port 0.
+    listener = {
+        "name": "outside",
+        "port": 9094,
+        "expose": {"type": "NodePort", "advertisedPortTemplate": "{nodeId}"},
+    }
+    inside = {"name": "inside", "port": 9092}
+    wrong = cluster(brokers={"replicas": 3}, listeners=[inside, listener])
+    going = resource("Topic", "t", deleted=True, clusterRef={"name": "c"}, deletionPolicy="Delete")
+    going["status"] = {"incarnation": 77}
+    zookeeper = existing_topic()
+    topic = resource("Topic", "new", clusterRef={"name": "c"})
+    kube = run([topic, going], [wrong], zookeeper)
+    assert reason(kube, "Topic", "new") == "ClusterInvalid"
+    assert zookeeper.created() == [znodes.delete_topic_path("t")]
+
+
 def test_topics_whose_names_metrics_cannot_tell_apart_are_not_both_created() -> None:
     wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "partitions": 1, "replicationFactor": 1}
     older = resource("Topic", "older", age=9, topicName="a.b", **wanted)

@@ -166,7 +166,7 @@ class Reconciler:
             valid = wanted.default_replication_factor <= wanted.fewest_nodes
         except spec.InvalidSpec:
             # Its brokers may still run with the previous configuration, which is not known here.
-            wanted, valid = spec.parse_cluster(_without_config(body)), False
+            wanted, valid = spec.parse_cluster(_without_faults(body)), False
         state = ClusterState(owner, paused=wanted.paused, reachable=False, wanted=wanted.brokers)
         access = cluster_access.of_cluster(name, wanted)
         try:
@@ -209,7 +209,7 @@ class Reconciler:
         found = _ClusterContext(ClusterState(Owner.NOT_PERMITTED))
         if body is None:
             return found
-        wanted = spec.parse_cluster(_without_config(body))
+        wanted = spec.parse_cluster(_without_faults(body))
         if wanted.listeners:
             with contextlib.suppress(UnreachableError):
                 zookeeper = zookeeper_login.connected(self.context, body, wanted)
@@ -411,9 +411,15 @@ def _connect_from(namespace: str, cluster: _ClusterContext) -> str:
     return spec.qualified(cluster.connect, cluster.namespace)
 
 
-def _without_config(body: Body) -> dict[str, Any]:
-    brokers = {name: value for name, value in body["spec"]["brokers"].items() if name != "config"}
-    return {**body, "spec": {**body["spec"], "brokers": brokers}}
+def _without_faults(body: Body) -> dict[str, Any]:
+    """Return a KafkaCluster without what can be invalid in it: where its znodes are stays known."""
+    wanted = body["spec"]
+    brokers = {name: value for name, value in wanted["brokers"].items() if name != "config"}
+    listeners = [
+        {name: value for name, value in one.items() if name != "expose"}
+        for one in wanted.get("listeners", ())
+    ]
+    return {**body, "spec": {**wanted, "brokers": brokers, "listeners": listeners}}
 
 
 def _connect_string(body: Body) -> str:
