@@ -2,13 +2,14 @@
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import consumers, znodes
+from odradek.zk.operations import Operation
 from odradek_operator.group import reconcile as group_reconcile
 from odradek_operator.loop.reconciler import WRITERS, Reconciler
 from odradek_operator.loop.workqueue import WorkQueues
@@ -128,6 +129,117 @@ def test_resources_of_a_cluster_that_cannot_be_exposed_so_are_reconciled() -> No
     kube = run([topic, going], [wrong], zookeeper)
     assert reason(kube, "Topic", "new") == "ClusterInvalid"
     assert zookeeper.created() == [znodes.delete_topic_path("t")]
+
+
+class RefusingZooKeeper(MemoryZooKeeper):
+    """Lets nobody write."""
+
+    def commit(self, wanted: Sequence[Operation]) -> None:
+        raise zookeeper.RefusedError(f"the ACL of znodes does not let me write {wanted[0].path}")
+
+    def delete_tree(self, path: str) -> None:
+        raise zookeeper.RefusedError(f"the ACL of znodes does not let me write {path}")
+
+
+def refusing() -> RefusingZooKeeper:
+    """Topic t as in `existing_topic`, which has a leader and is configured by hand."""
+    known = existing_topic()
+    state = znodes.PartitionState(BrokerId(0), LeaderEpoch(0), (BrokerId(0),), ControllerEpoch(1))
+    paths = [znodes.broker_path(0), znodes.topic_path("t")]
+    refuses = RefusingZooKeeper({path: one.data for path, one in known.read(paths).items() if one})
+    refuses.put(znodes.state_path("t", 0), znodes.encode_state(state))
+    refuses.put(znodes.topic_config_path("t"), znodes.encode_config({"retention.ms": "1"}))
+    refuses.put(
+        znodes.CONTROLLER_PATH, znodes.encode_controller(znodes.ControllerClaim(BrokerId(0), 0))
+    )
+    return refuses
+
+
+def as_ready(body: dict[str, Any], reason: str, **fields: Any) -> dict[str, Any]:
+    """Return a resource that was ready when it was last looked at."""
+    conditions = [
+        {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": "",
+            "observedGeneration": 1,
+            "lastTransitionTime": "2026-11-21T11:00:00Z",
+        }
+        for kind, status in (("Ready", "True"), ("Reconciling", "False"), ("Stalled", "False"))
+    ]
+    return body | {"status": {"observedGeneration": 1, "conditions": conditions, **fields}}
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_topic_that_cannot_be_written_is_not_ready(deleted: bool) -> None:
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "config": {"retention.ms": "5"}}
+    topic = resource("Topic", "t", deleted=deleted, deletionPolicy="Delete", **wanted)
+    kube = run([as_ready(topic, "Synced", incarnation=77)], [cluster()], refusing())
+    assert reason(kube, "Topic", "t") == "ZooKeeperRefuses"
+    found = kube.get("", "Topic", "n", "t")
+    assert found is not None
+    told = {one["type"]: one["status"] for one in found["status"]["conditions"]}
+    assert (told["Ready"], told["Stalled"], told["Synced"]) == ("False", "True", "False")
+    # It is this resource's still.
+    assert found["status"]["incarnation"] == 77
+    assert FINALIZER in found["metadata"]["finalizers"]
+
+
+def test_reassignment_and_group_that_cannot_be_written_say_so() -> None:
+    place: dict[str, Any] = {"clusterRef": {"name": "c"}}
+    move = resource("Reassignment", "r", mode="PreferredLeader", topics=["t"], **place)
+    move["metadata"]["finalizers"] = [FINALIZER]
+    led_by_other = refusing()
+    state = znodes.PartitionState(BrokerId(1), LeaderEpoch(0), (BrokerId(0),), ControllerEpoch(1))
+    led_by_other.put(znodes.state_path("t", 0), znodes.encode_state(state))
+    plans: list[dict[str, Any]] = []
+    for _ in range(3):
+        kube = run([move], [cluster(), *plans], led_by_other)
+        move, plans = (
+            kube.get("", "Reassignment", "n", "r") or {},
+            kube.select("", "ConfigMap", "n"),
+        )
+    assert reason(kube, "Reassignment", "r") == "ZooKeeperRefuses"
+    going = resource("ConsumerGroup", "g", deleted=True, deletionPolicy="Delete", **place)
+    kube = run([going], [cluster()], refusing())
+    assert reason(kube, "ConsumerGroup", "g") == "ZooKeeperRefuses"
+
+
+def test_cluster_whose_settings_cannot_be_written_is_not_ready() -> None:
+    wanted = cluster(config={"log.retention.ms": "5"})
+    zookeeper = refusing()
+    zookeeper.put(znodes.broker_config_path("<default>"), znodes.encode_config({}))
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "c-broker-0", "namespace": "n"},
+        "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+    kube = run([as_ready(wanted, "BrokersReady")], [pod], zookeeper)
+    assert reason(kube, "KafkaCluster", "c") == "ZooKeeperRefuses"
+
+
+def test_resources_of_a_cluster_whose_brokers_cannot_be_read_are_not_ready() -> None:
+    zookeeper = existing_topic()
+    zookeeper.put(znodes.broker_path(0), b"torn")
+    place: dict[str, Any] = {"clusterRef": {"name": "c"}}
+    batch = [
+        as_ready(resource("Topic", "t", **place), "Synced", incarnation=77),
+        as_ready(
+            resource("User", "u", authentication={"type": "scram-sha-512"}, **place), "Synced"
+        ),
+        as_ready(resource("ConsumerGroup", "g", **place), "Observed"),
+    ]
+    kube = run(batch, [cluster()], zookeeper)
+    for body in batch:
+        kind, name = body["kind"], body["metadata"]["name"]
+        assert reason(kube, kind, name) == "ZooKeeperUnreachable", kind
+        found = kube.get("", kind, "n", name)
+        assert found is not None
+        told = condition_of(found["status"], "Ready")
+        assert told is not None
+        assert "/brokers/ids/0" in told["message"]
 
 
 def test_topics_whose_names_metrics_cannot_tell_apart_are_not_both_created() -> None:

@@ -2,6 +2,8 @@
 
 from functools import partial
 
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+
 from odradek.values import BrokerId
 from odradek.zk import znodes
 from tests.reconcile.conftest import Operator, Place
@@ -210,3 +212,21 @@ def test_topics_are_let_go_when_their_cluster_and_namespace_go(
     place.kubectl("delete", "topic", "t", "--timeout=120s")
     eventually(lambda: place.events("TopicAbandoned"), "an Event", pause_s=0.2)
     assert place.client.exists(znodes.topic_path("t"))
+
+
+def test_topic_whose_znode_others_have_secured_says_so_until_it_is_open(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster()
+    place.make("t", (0,))
+    place.kubectl.apply(place.topic("t", partitions=1))
+    place.wait_for("topic", "t", "Synced")
+    path = znodes.topic_config_path("t")
+    place.client.set_acls(path, [make_acl("world", "anyone", read=True, admin=True)])
+    place.kubectl.apply(place.topic("t", partitions=1, config={"retention.ms": "5"}))
+    refused = place.wait_for("topic", "t", "ZooKeeperRefuses")
+    assert path in refused["message"]
+    assert refused["status"] == "False"
+    place.client.set_acls(path, OPEN_ACL_UNSAFE)
+    place.wait_for("topic", "t", "Synced")
+    assert znodes.decode_config(path, place.client.get(path)[0]) == {"retention.ms": "5"}

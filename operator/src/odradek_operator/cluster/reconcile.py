@@ -49,7 +49,7 @@ from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import Partitions
-from odradek_operator.shared.zookeeper import UnreachableError
+from odradek_operator.shared.zookeeper import RefusedError, UnreachableError
 from odradek_operator.shared.zookeeper_login import CredentialsError
 
 STEADY_SECONDS: Final = 20.0
@@ -145,9 +145,13 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     events: list[Event] = []
     told: tuple[Condition, ...] = ()
     waits: WaitingUpgrade | None = None
+    refused_settings: str | None = None
     signing = body.get("status", {}).get("authorities")
     if not wanted.paused:
-        configured = settings.reconcile(context, body, wanted)
+        try:
+            configured = settings.reconcile(context, body, wanted)
+        except RefusedError as error:
+            configured, refused_settings = (body, ()), str(error)
         if configured is None:
             return 0.0
         body, changed = configured
@@ -218,6 +222,8 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     judged = rollout.judge(wanted, view, allowed)
     if step.refused and judged[0].status:
         judged = (*status.stalled("UnsafeListenerChange", step.refused), *judged[3:])
+    elif refused_settings is not None and judged[0].status:
+        judged = (*status.stalled("ZooKeeperRefuses", refused_settings), *judged[3:])
     secure = rollout.judge_listeners(
         listener_plan.wanted_plan(wanted), step, _given(live_set), view
     )
@@ -289,6 +295,8 @@ def _prepare(
     pods = context.kube.select("v1", "Pod", meta.namespace, cluster_objects.selector_text(meta))
     try:
         return secured.prepare(context, body, meta, wanted, step.plan, pods, outside)
+    except RefusedError as error:
+        raise NotPreparedError("ZooKeeperRefuses", str(error)) from None
     except UnreachableError as error:
         log.info("%s", error)
         text = f"ZooKeeper {wanted.zookeeper} does not answer; it has the users of brokers"

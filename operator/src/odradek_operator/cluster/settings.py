@@ -21,7 +21,7 @@ from odradek_operator.shared import apply, status_update, zookeeper_login
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.spec import Body, ClusterSpec
 from odradek_operator.shared.status import Event
-from odradek_operator.shared.zookeeper import UnreachableError, ZnodeReader
+from odradek_operator.shared.zookeeper import RefusedError, UnreachableError, ZnodeReader
 
 REMEMBERED = "dynamicConfig"
 
@@ -72,7 +72,8 @@ def reconcile(
 ) -> tuple[Body, tuple[Event, ...]] | None:
     """Apply the settings and return the resource as it is then; None: requeue.
 
-    While ZooKeeper is unreachable, or before the first broker has started, nothing is done.
+    While ZooKeeper is unreachable, or before the first broker has started, nothing is done. Raises
+    RefusedError.
     """
     chosen = names(body, wanted)
     try:
@@ -90,6 +91,8 @@ def reconcile(
         # The status names them before the znode has them, so that none is left behind.
         body = status_update.write_status(context, body, (), {REMEMBERED: chosen})
         zookeeper.commit(admin.change_config("brokers", CLUSTER_DEFAULT, target, version))
+    except RefusedError:
+        raise
     except UnreachableError as error:
         log.info("%s", error)
         return body, ()

@@ -47,7 +47,7 @@ from odradek_operator.shared.pods import pending_reason
 from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, GroupSpec, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import Owner
-from odradek_operator.shared.zookeeper import UnreachableError
+from odradek_operator.shared.zookeeper import RefusedError, UnreachableError
 
 _GROWN: Final = "StorageGrown"
 _REMEMBERED: Final = ("job", *REMEMBERED)
@@ -644,7 +644,12 @@ def _delete(
     in_zookeeper = wanted.offset_store != "Kafka"
     # A driver with offsets at a coordinator records there which topics they belong to.
     stored = consumers.group_path if in_zookeeper else consumers.incarnations_path
-    zookeeper.delete_tree(stored(wanted.group))
+    try:
+        zookeeper.delete_tree(stored(wanted.group))
+    except RefusedError as error:
+        refused = status.stalled("ZooKeeperRefuses", str(error))
+        status_update.write_status(context, body, refused, {})
+        return WAIT_SECONDS
     if waits := _remove_user(context, around, body, meta):
         return waits
     context.kube.post_event(

@@ -178,6 +178,10 @@ class Reconciler:
             if isinstance(error, CredentialsError):
                 state = replace(state, away=str(error))
             return _ClusterContext(state, body, namespace=namespace, access=access, wanted=wanted)
+        except ZnodeError as error:
+            log.warning("failed to read brokers of %s/%s: %s; retrying", namespace, name, error)
+            state = replace(state, away=str(error))
+            return _ClusterContext(state, body, namespace=namespace, access=access, wanted=wanted)
         state = replace(
             state,
             reachable=True,

@@ -36,7 +36,7 @@ from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, ReassignmentSpec, ResourceMeta
 from odradek_operator.shared.status import Event
 from odradek_operator.shared.views import FINISHED_PHASES, ClusterState, Owner, TopicView
-from odradek_operator.shared.zookeeper import ZooKeeper
+from odradek_operator.shared.zookeeper import RefusedError, ZooKeeper
 
 RUNNING_SECONDS: Final = 3.0
 WAIT_SECONDS: Final = 10.0
@@ -62,7 +62,11 @@ class ReassignmentContext:
 
 def reconcile(context: ReconcileContext, body: Body, around: ReassignmentContext) -> float:
     """Reconcile one Reassignment."""
-    return _Pass(context, body, around).run()
+    run = _Pass(context, body, around)
+    try:
+        return run.run()
+    except RefusedError as error:
+        return run.wait("ZooKeeperRefuses", str(error))
 
 
 class _Pass:
@@ -96,13 +100,13 @@ class _Pass:
             apply.set_finalizer(self.context, self.body, False)
             return STEADY_SECONDS
         if owner is not Owner.PRESENT:
-            return self._wait(owner.reason, f"KafkaCluster {self.wanted.cluster} is {owner.value}")
+            return self.wait(owner.reason, f"KafkaCluster {self.wanted.cluster} is {owner.value}")
         zookeeper = self.around.zookeeper
         if zookeeper is None:
-            return self._wait("ZooKeeperUnreachable", self.around.cluster.away)
+            return self.wait("ZooKeeperUnreachable", self.around.cluster.away)
         if self.around.cluster.paused:
             self.flags = replace(self.flags, paused=True)
-            return self._wait("Paused", "the KafkaCluster is paused")
+            return self.wait("Paused", "the KafkaCluster is paused")
         match self.memory.phase:
             case "Running":
                 return self._go_on(zookeeper)
@@ -116,7 +120,8 @@ class _Pass:
         ending = namespace_terminating(self.context, self.meta.namespace)
         return ending and self.context.now() - self.meta.deleted > TERMINATING_TIMEOUT
 
-    def _wait(self, reason: str, message: str) -> float:
+    def wait(self, reason: str, message: str) -> float:
+        """Report why it does not go on; return the seconds until the next look."""
         fields: dict[str, Any] = {}
         if self.memory.phase == "Running":
             # Whatever moves may go on, and nobody sees how far it is.
@@ -215,7 +220,7 @@ class _Pass:
         if self.wanted.mode != "PreferredLeader" and is_stale(plan, view):
             if _being_moved(topics):
                 self.flags = replace(self.flags, blocked="its partitions are being moved")
-                return self._wait(
+                return self.wait(
                     "Blocked", "waiting for another reassignment of its partitions to complete"
                 )
             return self._plan(zookeeper)
@@ -225,7 +230,7 @@ class _Pass:
         other = self.around.other_running()
         if other is not None:
             self.flags = replace(self.flags, blocked=f"Reassignment {other} is running")
-            return self._wait("Blocked", f"waiting for Reassignment {other} to complete")
+            return self.wait("Blocked", f"waiting for Reassignment {other} to complete")
         if not self.meta.has_finalizer:
             apply.set_finalizer(self.context, self.body, True)
             return 0.0

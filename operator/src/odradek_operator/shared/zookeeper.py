@@ -212,13 +212,18 @@ class ZooKeeper:
             client.close()
 
     def delete_tree(self, path: str) -> None:
-        """Delete a znode and all below it; one that is gone is no error."""
+        """Delete a znode and all below it; one that is gone is no error.
+
+        Raises RefusedError, or UnreachableError.
+        """
         self._guard()
         metrics.WRITES.labels(target="zookeeper").inc()
         try:
             self._client.delete(path, recursive=True)
         except NoNodeError:
             return
+        except NoAuthError as error:
+            raise self._refused(path) from error
         except (KazooException, KazooTimeoutError) as error:
             raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
 

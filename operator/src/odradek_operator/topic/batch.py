@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from odradek.zk import admin
@@ -34,9 +33,15 @@ def prepare(
     `topics` and `reassignments` are all resources of these kinds in the namespace. A Topic is left
     out if an older one of the batch may create the topic that its name collides with.
     """
-    views = _read_views(zookeeper, batch.values())
+    views: Mapping[str, TopicView] | None = None
+    away = cluster.away
+    try:
+        views = _read_views(zookeeper, batch.values())
+    except UnreachableError as error:
+        log.info("failed to read topics: %s; retrying", error)
+        away = str(error)
     if views is None and cluster.owner is Owner.PRESENT:
-        cluster = replace(ClusterState(cluster.owner, cluster.paused), reachable=False)
+        cluster = ClusterState(cluster.owner, cluster.paused, reachable=False, away=away)
     by_topic: dict[tuple[str, str], list[Body]] = {}
     for one in topics:
         by_topic.setdefault((one["spec"]["clusterRef"]["name"], topic_name(one)), []).append(one)
@@ -60,7 +65,7 @@ def topic_name(body: Body) -> str:
 
 
 def _read_views(zookeeper: ZooKeeper | None, bodies: Iterable[Body]) -> dict[str, TopicView] | None:
-    """Return the state per topic name; None if ZooKeeper does not answer.
+    """Return the state per topic name; None without a ZooKeeper. Raises UnreachableError.
 
     If a Topic is being deleted, the cache is bypassed.
     """
@@ -70,11 +75,7 @@ def _read_views(zookeeper: ZooKeeper | None, bodies: Iterable[Body]) -> dict[str
     for body in bodies:
         names.add(topic_name(body))
         deleting = deleting or "deletionTimestamp" in body["metadata"]
-    try:
-        return observe.topics(zookeeper if deleting else zookeeper.cached, sorted(names))
-    except UnreachableError as error:
-        log.info("failed to read topics: %s; retrying", error)
-        return None
+    return observe.topics(zookeeper if deleting else zookeeper.cached, sorted(names))
 
 
 def _colliding(batch: Mapping[ResourceKey, Body]) -> set[ResourceKey]:

@@ -52,6 +52,8 @@ from odradek_operator.topic.state import (
 # it: brokers that start together register within seconds of each other.
 SETTLE_SECONDS: Final = 15.0
 SOON_SECONDS: Final = 2.0
+# Somebody has to change an ACL of ZooKeeper first.
+REFUSED_SECONDS: Final = 10.0
 # By then the controller has elected leaders for a new topic, unless it is busy.
 CREATED_SECONDS: Final = 0.5
 # After this, missing leaders are reported.
@@ -391,6 +393,15 @@ def _paused(synced: Condition, shown: Mapping[str, Any], differences: drift.Drif
         health = status.ready("Paused", "spec.paused is true")
     paused = Condition("Paused", True, "Paused")
     return TopicPlan((), (*health, synced, _drift_condition(differences), paused), shown)
+
+
+def refused(plan: TopicPlan, why: str) -> TopicPlan:
+    """Return the plan of a Topic that ZooKeeper does not let the operator write."""
+    blocked = _blocked("ZooKeeperRefuses", why, plan.fields)
+    differences = plan.fields.get("drift", ())
+    told = (_drift_condition(differences),) if differences else ()
+    conditions = (*blocked.conditions, *told)
+    return replace(blocked, conditions=conditions, requeue_after=REFUSED_SECONDS)
 
 
 def _waiting(

@@ -20,7 +20,7 @@ from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import ClusterState, TopicView
-from odradek_operator.shared.zookeeper import ZooKeeper
+from odradek_operator.shared.zookeeper import RefusedError, ZooKeeper
 from odradek_operator.topic import plan as topic_plan
 from odradek_operator.topic import reassign, table_step
 from odradek_operator.topic import table as table_plan
@@ -135,8 +135,11 @@ def _carry_out(
             return SOON_SECONDS
         body = written
     # Report what a step did only afterwards.
-    if plan.steps and not _execute(context, zookeeper, body, plan):
-        return SOON_SECONDS
+    try:
+        if plan.steps and not _execute(context, zookeeper, body, plan):
+            return SOON_SECONDS
+    except RefusedError as error:
+        plan = topic_plan.refused(plan, str(error))
     table = table_step.carry_out(context, body, table)
     if plan.conditions or plan.fields:
         status_update.write_status(context, body, *_told(plan, table), plan.events)
