@@ -225,6 +225,23 @@ def test_stalled_job_says_why() -> None:
     assert (job["phase"], job["message"], job["executors"]) == ("Stalled", rests.message, 0)
 
 
+@pytest.mark.parametrize(
+    ("phase", "report", "members"),
+    [
+        ("Running", None, None),
+        ("Suspending", None, None),
+        ("Running", {"state": "Running", "members": 2, "executors": 2}, 2),
+        ("Suspended", None, 0),
+        ("Pending", None, 0),
+    ],
+)
+def test_members_of_a_driver_that_does_not_answer_are_not_known(
+    phase: str, report: dict[str, Any] | None, members: int | None
+) -> None:
+    _, fields = judge(phase, report)
+    assert fields["members"] == members
+
+
 def test_a_job_that_fails_again_and_again_is_stalled() -> None:
     failing = judged("Restarting", None, failures=drivers.BROKEN_AFTER)
     assert failing == ("JobFailing", "Stalled", "STOP")

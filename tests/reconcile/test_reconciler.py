@@ -242,6 +242,28 @@ def test_resources_of_a_cluster_whose_brokers_cannot_be_read_are_not_ready() -> 
         assert "/brokers/ids/0" in told["message"]
 
 
+@pytest.mark.parametrize("of_cluster", [False, True])
+@pytest.mark.parametrize("away", [False, True])
+def test_user_that_is_paused_says_so_whatever_else_there_is_to_say(
+    of_cluster: bool, away: bool
+) -> None:
+    body = resource(
+        "User",
+        "u",
+        clusterRef={"name": "c"},
+        authentication={"type": "tls"},
+        paused=not of_cluster,
+    )
+    place: dict[str, Any] = {"zookeeper": {"connect": "away:1" if away else "zk:2181"}}
+    kube = run([body], [cluster(paused=of_cluster, **place)], existing_topic())
+    assert reason(kube, "User", "u") == ("ZooKeeperUnreachable" if away else "NoClientsAuthority")
+    found = kube.get("", "User", "n", "u")
+    assert found is not None
+    told = condition_of(found["status"], "Paused")
+    assert told is not None
+    assert (told["status"], told["reason"]) == ("True", "Paused")
+
+
 def test_topics_whose_names_metrics_cannot_tell_apart_are_not_both_created() -> None:
     wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "partitions": 1, "replicationFactor": 1}
     older = resource("Topic", "older", age=9, topicName="a.b", **wanted)
@@ -436,22 +458,78 @@ def test_racks_stay_when_the_nodes_may_no_longer_be_read() -> None:
     assert (reason(first, "KafkaCluster", "c"), first.names("ConfigMap")) == ("ApplyRejected", [])
 
 
-def test_cluster_that_is_refused_goes_on_to_show_what_autoscalers_and_settings_need() -> None:
-    shown = {
-        "replicas": 1,
-        "selector": "a=b",
-        "brokers": [{"id": 0, "registered": True}],
-        "controllerId": 0,
-        "dynamicConfig": ["log.retention.ms"],
-    }
-    body = cluster(brokers={"replicas": 1, "rackTopologyKey": "zone"}) | {"status": shown}
-    conflicted = run([body], [cluster(name="d", age=9)], existing_topic())
-    refused = run([body], [], existing_topic(), frozenset({"Node"}))
-    for kube, why in ((conflicted, "ResourceConflict"), (refused, "ApplyRejected")):
+SHOWN: dict[str, Any] = {
+    "replicas": 3,
+    "selector": "app=c",
+    "brokers": [{"id": 0, "registered": True, "address": "10.0.0.1:9092", "node": "a"}],
+    "controllerId": 0,
+    "dynamicConfig": ["log.retention.ms"],
+}
+
+
+def status_of(kube: MemoryKube) -> dict[str, Any]:
+    """Return the status of KafkaCluster c."""
+    found = kube.get("odradek.io/v1alpha1", "KafkaCluster", "n", "c")
+    assert found is not None
+    status: dict[str, Any] = found["status"]
+    return status
+
+
+def test_cluster_that_is_refused_goes_on_to_show_what_is_so_and_what_settings_need() -> None:
+    body = cluster(brokers={"replicas": 1, "rackTopologyKey": "zone"}) | {"status": SHOWN}
+    rejected = run([body], [], existing_topic(), frozenset({"Node"}))
+    wrong = cluster(config={"log.segment.bytes": "x"}) | {"status": SHOWN}
+    refused = run([wrong], [], existing_topic())
+    for kube, why in ((rejected, "ApplyRejected"), (refused, "InvalidConfig")):
         assert reason(kube, "KafkaCluster", "c") == why
-        found = kube.get("odradek.io/v1alpha1", "KafkaCluster", "n", "c")
-        assert found is not None
-        assert shown.items() <= found["status"].items()
+        found = status_of(kube)
+        assert found["dynamicConfig"] == SHOWN["dynamicConfig"]
+        # One broker is registered now, and no controller.
+        assert found["replicas"] == 1
+        assert [(one["id"], one["registered"]) for one in found["brokers"]] == [(0, True)]
+        assert "controllerId" not in found
+        assert "app.kubernetes.io" in found["selector"]
+
+
+LISTENER = {"name": "l", "port": 9092, "authentication": {"type": "scram-sha-512"}}
+AWAY = {"zookeeper": {"connect": "away:1"}}
+
+
+@pytest.mark.parametrize(
+    ("why", "fields", "rival", "torn"),
+    [
+        ("ZooKeeperUnreachable", AWAY, False, False),
+        ("ZooKeeperUnreachable", {"listeners": [LISTENER], **AWAY}, False, False),
+        ("ResourceConflict", {}, True, False),
+        ("ZnodeUnreadable", {}, False, True),
+        ("InvalidConfig", {"config": {"log.segment.bytes": "x"}}, False, True),
+        (
+            "ZooKeeperSecretMissing",
+            {"zookeeper": {"connect": "zk:2181", "authentication": {"secretName": "none"}}},
+            False,
+            False,
+        ),
+    ],
+)
+def test_brokers_that_nobody_sees_are_not_said_to_be_registered_or_away(
+    why: str, fields: dict[str, Any], rival: bool, torn: bool
+) -> None:
+    body = cluster(**fields) | {"status": SHOWN}
+    znodes_of_all = existing_topic()
+    if torn:
+        znodes_of_all.put(znodes.broker_path(0), b"torn")
+    others = [cluster(name="older", age=9)] if rival else []
+    kube = run([body], others, znodes_of_all)
+    assert reason(kube, "KafkaCluster", "c") == why
+    found = status_of(kube)
+    assert not {"replicas", "controllerId"} & found.keys()
+    assert [one["id"] for one in found["brokers"]] == [0]
+    assert not {"registered", "address"} & found["brokers"][0].keys()
+    assert found["dynamicConfig"] == SHOWN["dynamicConfig"]
+    secured = condition_of(found, "Secured")
+    if "listeners" in fields:
+        assert secured is not None
+        assert secured["status"] == "Unknown"
 
 
 def test_cluster_that_waits_for_a_certificate_shows_brokers_as_they_are_now() -> None:

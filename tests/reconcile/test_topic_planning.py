@@ -91,6 +91,52 @@ def test_nothing_is_planned_while_zookeeper_or_the_cluster_is_away() -> None:
             assert plan(resource, TopicView(), cluster).steps == ()
 
 
+GOING: dict[str, Any] = {"deleted": True, "finalizer": True, "deletionPolicy": "Delete"}
+
+
+@pytest.mark.parametrize(
+    ("resource", "view", "cluster"),
+    [
+        (body(), TopicView(), replace(CLUSTER, reachable=False)),
+        (body(**GOING), TopicView(), replace(CLUSTER, reachable=False)),
+        (body(), TopicView(), ClusterState(Owner.GONE)),
+        (body(), TopicView(unreadable="znode t: is not JSON"), CLUSTER),
+        (body(**GOING), TopicView(unreadable="znode t: is not JSON"), CLUSTER),
+    ],
+)
+def test_nothing_is_said_of_a_topic_that_nobody_sees(
+    resource: dict[str, Any], view: TopicView, cluster: ClusterState
+) -> None:
+    done = plan(resource, view, cluster, known=77)
+    told = {one.type: one.status for one in done.conditions}
+    assert (told["Ready"], told["Synced"]) == (False, None)
+    assert (done.steps, done.events) == ((), ())
+    assert "drift" not in done.fields
+    assert done.fields["incarnation"] == 77
+
+
+def test_topic_that_is_not_adopted_shows_in_what_it_differs() -> None:
+    done = plan(body(partitions=3, replicationFactor=1), existing(2))
+    assert reason(done) == "AdoptionRefused"
+    assert [one["field"] for one in done.fields["drift"]] == ["partitions"]
+
+
+@pytest.mark.parametrize("of_cluster", [False, True])
+@pytest.mark.parametrize("why", ["ClusterNotFound", "ZooKeeperUnreachable", "Paused"])
+def test_a_pause_is_told_whatever_else_there_is_to_say(why: str, of_cluster: bool) -> None:
+    cluster = replace(
+        CLUSTER,
+        paused=of_cluster,
+        reachable=why != "ZooKeeperUnreachable",
+        owner=Owner.TERMINATING if why == "ClusterNotFound" else Owner.PRESENT,
+    )
+    resource = body(paused=not of_cluster)
+    planned = plan(resource, TopicView(), cluster)
+    done = topic_plan.with_pause(planned, spec.parse_topic(resource), cluster)
+    assert reason(done) == why
+    assert {one.type: one.status for one in done.conditions}["Paused"] is True
+
+
 def test_creation_is_noted_before_it_is_done() -> None:
     for known in (None, CREATING):
         done = plan(body(partitions=2), TopicView(), known=known)

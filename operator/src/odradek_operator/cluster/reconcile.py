@@ -66,6 +66,8 @@ _SHOWN: Final = (
     "authorities",
 )
 
+_AWAY: Final = "ZooKeeperUnreachable"
+
 log = logging.getLogger(__name__)
 
 
@@ -86,13 +88,11 @@ def reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> fl
         return _reconcile(context, body, conflict)
     except ZnodeError as error:
         unreadable = status.stalled("ZnodeUnreadable", str(error))
-        status_update.write_status(
-            context, body, unreadable, status_update.remembered(body, _SHOWN)
-        )
+        status_update.write_status(context, body, unreadable, _unseen(body))
         return STEADY_SECONDS
     except CredentialsError as error:
         refused = NotPreparedError(error.reason, str(error))
-        return _hold(context, body, refused, (), ZOOKEEPER_SECURED)
+        return _hold(context, body, refused, (), ZOOKEEPER_SECURED, _unseen(body))
 
 
 def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> float:
@@ -103,13 +103,11 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     try:
         wanted = spec.parse_cluster(body)
     except spec.InvalidSpec as error:
-        return status_update.refuse(context, body, error, _SHOWN)
+        return _refuse(context, body, meta, error)
     if conflict is not None:
         text = f"KafkaCluster {conflict} is older and uses the same znodes"
         conflicted = status.stalled("ResourceConflict", text)
-        status_update.write_status(
-            context, body, conflicted, status_update.remembered(body, _SHOWN)
-        )
+        status_update.write_status(context, body, conflicted, _unseen(body))
         return STEADY_SECONDS
     live_sets = _live_sets(context, meta, wanted)
     live_set = live_sets[0]
@@ -125,7 +123,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             spec.check_fits(wanted, sum(one not in own for one in znodes.addresses))
         broker_steps.check_sets(allowed, current)
     except spec.InvalidSpec as error:
-        return status_update.refuse(context, body, error, _SHOWN)
+        return _refuse(context, body, meta, error)
     sharing = None
     if allowed.share_nodes:
         sharing = _view(context, body, meta, znodes, live_sets, allowed)
@@ -185,19 +183,20 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         except ChangedError:
             return 0.0
         except NotPreparedError as error:
-            seen: dict[str, Any] = {}
-            if znodes.partitions is not None:
-                # Brokers come and go meanwhile.
-                view = _view(context, body, meta, znodes, live_sets, allowed)
-                seen = rollout.status_fields(meta, wanted, view, allowed)
+            # Brokers come and go meanwhile.
+            view = _view(context, body, meta, znodes, live_sets, allowed)
+            seen = rollout.status_fields(meta, wanted, view, allowed)
             return _hold(context, body, error, events, asked, seen)
         except KubeError as error:
             if error.code not in apply.REFUSALS:
                 raise
             refused = status.stalled("ApplyRejected", str(error))
-            status_update.write_status(
-                context, body, refused, status_update.remembered(body, _SHOWN), events
-            )
+            view = _view(context, body, meta, znodes, live_sets, allowed)
+            fields = {
+                **status_update.remembered(body, _SHOWN),
+                **rollout.status_fields(meta, wanted, view, allowed),
+            }
+            status_update.write_status(context, body, refused, fields, events)
             return STEADY_SECONDS
         live_sets = _live_sets(context, meta, wanted)
         live_set = live_sets[0]
@@ -244,6 +243,41 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     )
     steady = conditions[0].status and not conditions[1].status
     return STEADY_SECONDS if steady else BUSY_SECONDS
+
+
+def _refuse(
+    context: ReconcileContext, body: Body, meta: ResourceMeta, error: spec.InvalidSpec
+) -> float:
+    """Report why the spec is invalid, and what is seen of brokers, which go on meanwhile."""
+    fields = {**status_update.remembered(body, _SHOWN), **_seen_without(context, body, meta)}
+    told = status.stalled(error.reason, error.message)
+    status_update.write_status(context, body, told, fields)
+    return STEADY_SECONDS
+
+
+def _seen_without(context: ReconcileContext, body: Body, meta: ResourceMeta) -> dict[str, Any]:
+    """Return what is seen of the brokers of a cluster whose spec is invalid."""
+    wanted = spec.parse_cluster(spec.without_faults(body))
+    live_sets = _live_sets(context, meta, wanted)
+    try:
+        znodes = _read_znodes(context, body, wanted, fresh=False)
+    except (UnreachableError, ZnodeError) as error:
+        log.info("%s", error)
+        return _unseen(body)
+    brokers = broker_steps.present(live_sets) or wanted.brokers
+    view = _view(context, body, meta, znodes, live_sets, brokers)
+    seen = rollout.status_fields(meta, wanted, view, brokers)
+    return {**seen, "proposedReassignment": None}
+
+
+def _unseen(body: Body) -> dict[str, Any]:
+    """Return the fields that stay in the status while nobody knows which brokers are registered."""
+    kept = status_update.remembered(body, _SHOWN)
+    brokers = [
+        {name: value for name, value in one.items() if name not in ("registered", "address")}
+        for one in kept["brokers"] or ()
+    ]
+    return {**kept, "replicas": None, "controllerId": None, "brokers": brokers or None}
 
 
 def _present_step(wanted: ClusterSpec, live_set: Mapping[str, Any] | None) -> ListenerStep:
@@ -300,7 +334,7 @@ def _prepare(
     except UnreachableError as error:
         log.info("%s", error)
         text = f"ZooKeeper {wanted.zookeeper} does not answer; it has the users of brokers"
-        raise NotPreparedError("ZooKeeperUnreachable", text, waits=True) from None
+        raise NotPreparedError(_AWAY, text, waits=True) from None
     except (user_znodes.OvertakenError, TransactionFailedError) as error:
         raise NotPreparedError("UsersNotWritten", str(error), waits=True) from None
     except user_znodes.FullZnodeError as error:
@@ -313,7 +347,7 @@ def _hold(
     error: NotPreparedError,
     events: Sequence[Event],
     kind: str,
-    seen: Mapping[str, Any] | None = None,
+    seen: Mapping[str, Any],
 ) -> float:
     """Report what listeners, or connections to ZooKeeper, lack, and what is `seen` of brokers.
 
@@ -322,9 +356,10 @@ def _hold(
     judge = status.progressing if error.waits else status.stalled
     conditions = (
         *judge(error.reason, str(error)),
-        Condition(kind, False, error.reason, str(error)),
+        # What pods have is not known to be less than what they should.
+        Condition(kind, None if error.reason == _AWAY else False, error.reason, str(error)),
     )
-    fields = {**status_update.remembered(body, _SHOWN), **(seen or {})}
+    fields = {**status_update.remembered(body, _SHOWN), **seen}
     status_update.write_status(context, body, conditions, fields, events)
     return BUSY_SECONDS if error.waits else STEADY_SECONDS
 

@@ -233,6 +233,9 @@ def judge_listeners(
         text = f"{done} of {len(view.own)} brokers run with the listeners that they get now"
         waits = f"; next, {step.waits}" if step.waits else ""
         return Condition("Secured", False, "Rolling", text + waits)
+    if view.partitions is None:
+        text = "whether brokers of others are registered is not known"
+        return Condition("Secured", None, "ZooKeeperUnreachable", text)
     return Condition(
         "Secured", True, "Secured", "TLS, authentication and ACLs on all listeners of all brokers"
     )
@@ -355,7 +358,7 @@ def status_fields(
     return {
         "replicas": view.registered if known else None,
         "selector": cluster_objects.selector_text(meta),
-        "brokers": [_broker_status(one) for one in view.brokers],
+        "brokers": [_broker_status(one, known=known) for one in view.brokers],
         "controllerId": view.controller_id,
         "underReplicatedPartitions": view.partitions.under_replicated if view.partitions else None,
         "offlinePartitions": view.partitions.offline if view.partitions else None,
@@ -363,7 +366,7 @@ def status_fields(
     }
 
 
-def _broker_status(broker: BrokerPod) -> dict[str, Any]:
+def _broker_status(broker: BrokerPod, *, known: bool) -> dict[str, Any]:
     fields = {
         "id": broker.broker_id,
         "pod": broker.pod,
@@ -371,7 +374,7 @@ def _broker_status(broker: BrokerPod) -> dict[str, Any]:
         "lastNode": broker.last_node,
         "address": broker.address,
         "image": broker.image,
-        "registered": broker.registered,
+        "registered": broker.registered if known else None,
     }
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -147,7 +147,8 @@ def judge(
     if not wanted.set_acl:
         return no("OpenZnodes", "setAcl is false: everybody may change what brokers create")
     if secured is None:
-        return no("ZooKeeperUnreachable", "the ACLs of znodes cannot be read")
+        text = "the ACLs of znodes cannot be read"
+        return Condition(CONDITION, None, "ZooKeeperUnreachable", text)
     if open_ := sorted(root for root, is_secured in secured.items() if not is_secured):
         return no("OpenZnodes", f"everybody may change {_named(open_)}: run {command}")
     how = "over TLS" if tls else "without TLS"

@@ -95,7 +95,7 @@ def judge_job(
     starts = _starts_in_time(task, memory, seen)
     fields = {
         "state": told.get("state", memory.phase),
-        "members": told.get("members", 0),
+        "members": None if _may_have_members(memory, seen) else told.get("members", 0),
         "totalLag": lag,
         "maxLagSeconds": lag_seconds,
         "verdict": judge_verdict(spec, lag, lag_seconds, "Running" if starts else memory.phase),
@@ -119,6 +119,11 @@ def judge_job(
             # No batch can run.
             fields["verdict"] = "STOP"
     return _waiting(task, reason, text, seen.waited), fields
+
+
+def _may_have_members(memory: drivers.RestartState, seen: JobView) -> bool:
+    """Return whether a driver runs that does not say how many members the group has."""
+    return seen.report is None and memory.phase in ("Running", "Suspending")
 
 
 def _starts_in_time(task: JobSpec, memory: drivers.RestartState, seen: JobView) -> bool:

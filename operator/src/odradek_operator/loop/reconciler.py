@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from odradek.values import BrokerId
 from odradek.zk.payload import ZnodeError
@@ -166,7 +165,7 @@ class Reconciler:
             valid = wanted.default_replication_factor <= wanted.fewest_nodes
         except spec.InvalidSpec:
             # Its brokers may still run with the previous configuration, which is not known here.
-            wanted, valid = spec.parse_cluster(_without_faults(body)), False
+            wanted, valid = spec.parse_cluster(spec.without_faults(body)), False
         state = ClusterState(owner, paused=wanted.paused, reachable=False, wanted=wanted.brokers)
         access = cluster_access.of_cluster(name, wanted)
         try:
@@ -213,7 +212,7 @@ class Reconciler:
         found = _ClusterContext(ClusterState(Owner.NOT_PERMITTED))
         if body is None:
             return found
-        wanted = spec.parse_cluster(_without_faults(body))
+        wanted = spec.parse_cluster(spec.without_faults(body))
         if wanted.listeners:
             with contextlib.suppress(UnreachableError):
                 zookeeper = zookeeper_login.connected(self.context, body, wanted)
@@ -413,17 +412,6 @@ def _connect_from(namespace: str, cluster: _ClusterContext) -> str:
     if namespace == cluster.namespace:
         return cluster.connect
     return spec.qualified(cluster.connect, cluster.namespace)
-
-
-def _without_faults(body: Body) -> dict[str, Any]:
-    """Return a KafkaCluster without what can be invalid in it: where its znodes are stays known."""
-    wanted = body["spec"]
-    brokers = {name: value for name, value in wanted["brokers"].items() if name != "config"}
-    listeners = [
-        {name: value for name, value in one.items() if name != "expose"}
-        for one in wanted.get("listeners", ())
-    ]
-    return {**body, "spec": {**wanted, "brokers": brokers, "listeners": listeners}}
 
 
 def _connect_string(body: Body) -> str:

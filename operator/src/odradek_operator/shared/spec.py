@@ -354,6 +354,17 @@ def for_deletion(body: Body) -> Body:
 _NOT_DELETED_BY: Final = frozenset({"config", "replicaAssignment", "topicPattern", "reset", "job"})
 
 
+def without_faults(body: Body) -> Body:
+    """Return a KafkaCluster without what can be invalid in it: where its znodes are stays known."""
+    wanted = body["spec"]
+    brokers = {name: value for name, value in wanted["brokers"].items() if name != "config"}
+    listeners = [
+        {name: value for name, value in one.items() if name != "expose"}
+        for one in wanted.get("listeners", ())
+    ]
+    return {**body, "spec": {**wanted, "brokers": brokers, "listeners": listeners}}
+
+
 def parse_cluster(body: Body) -> ClusterSpec:
     """Read a KafkaCluster, raising InvalidSpec for configuration that brokers would refuse."""
     spec = body["spec"]

@@ -83,9 +83,7 @@ def plan(
     if early is not None:
         return replace(early, fields=shown)
     if view.unreadable is not None:
-        return replace(
-            _blocked("ZnodeUnreadable", view.unreadable, shown), requeue_after=STEADY_SECONDS
-        )
+        return _unseen(status.stalled("ZnodeUnreadable", view.unreadable), shown, STEADY_SECONDS)
     if spec.managed and not spec.paused:
         finalizer = _finalizer_step(meta, spec)
         if finalizer:
@@ -108,9 +106,9 @@ def plan(
 def _before_looking(spec: TopicSpec, cluster: ClusterState) -> TopicPlan | None:
     if cluster.owner is not Owner.PRESENT:
         text = f"KafkaCluster {spec.cluster} is {cluster.owner.value}"
-        return _waiting(cluster.owner.reason, text, {}, requeue_after=10.0)
+        return _unseen(status.progressing(cluster.owner.reason, text), {}, 10.0)
     if not cluster.reachable:
-        return _waiting("ZooKeeperUnreachable", cluster.away, {}, requeue_after=5.0)
+        return _unseen(status.progressing("ZooKeeperUnreachable", cluster.away), {}, 5.0)
     return None
 
 
@@ -229,8 +227,8 @@ def _plan_adoption(
         return _blocked("TopicExists", "the topic already exists and spec.adoption is Never", shown)
     differences = drift.of_shape(spec, view, actual)
     if spec.adoption == "IfMatching" and differences:
-        text = drift.describe(differences)
-        return _blocked("AdoptionRefused", f"the existing topic does not match: {text}", shown)
+        text = f"the existing topic does not match: {drift.describe(differences)}"
+        return _blocked("AdoptionRefused", text, {**shown, "drift": list(differences)})
     event = Event("TopicAdopted", f"adopted the existing topic {spec.topic}")
     return TopicPlan((), (), adopted, (event,), requeue_after=0.0)
 
@@ -416,13 +414,30 @@ def _waiting(
     )
 
 
+def _unseen(
+    health: tuple[Condition, ...], shown: Mapping[str, Any], requeue_after: float
+) -> TopicPlan:
+    """Return the plan of a Topic of which nobody knows whether it is as the spec says."""
+    synced = Condition("Synced", None, health[0].reason, health[0].message)
+    return TopicPlan((), (*health, synced, _not_paused()), shown, requeue_after=requeue_after)
+
+
+def with_pause(plan: TopicPlan, spec: TopicSpec, cluster: ClusterState) -> TopicPlan:
+    """Return the plan with what is true of the pause, whatever else there is to say."""
+    if not (spec.paused or cluster.paused):
+        return plan
+    paused = Condition("Paused", True, "Paused")
+    told = tuple(paused if one.type == paused.type else one for one in plan.conditions)
+    return replace(plan, conditions=told)
+
+
 def _blocked(reason: str, message: str, shown: Mapping[str, Any]) -> TopicPlan:
     synced = Condition("Synced", False, reason, message)
     return TopicPlan((), (*status.stalled(reason, message), synced, _not_paused()), shown)
 
 
 def _fields(spec: TopicSpec, view: TopicView, known: int | None) -> dict[str, Any]:
-    shown: dict[str, Any] = {"topicName": spec.topic, "incarnation": known, "drift": []}
+    shown: dict[str, Any] = {"topicName": spec.topic, "incarnation": known}
     if view.assignment is not None:
         shown["partitions"] = len(view.assignment.partitions)
         shown["replicationFactor"] = drift.replication_factor(view.assignment)
@@ -460,7 +475,9 @@ def plan_deletion(
     if spec.paused or cluster.paused:
         return _paused(Condition("Synced", False, "Paused", "deletion is pending"), shown, ())
     if not cluster.reachable:
-        return _waiting("ZooKeeperUnreachable", cluster.away, shown, requeue_after=5.0)
+        return _unseen(status.progressing("ZooKeeperUnreachable", cluster.away), shown, 5.0)
+    if view.unreadable is not None:
+        return _unseen(status.stalled("ZnodeUnreadable", view.unreadable), shown, STEADY_SECONDS)
     if view.assignment is None and not view.deletion_requested:
         owned = known_incarnation is not None
         event = Event("TopicDeleted", f"deleted topic {spec.topic} and its data")

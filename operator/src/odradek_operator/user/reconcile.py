@@ -63,7 +63,7 @@ def reconcile(
         return status_update.refuse(context, body, error, _REMEMBERED)
     refused = plan.refuse(wanted, cluster)
     if refused is not None:
-        _tell(context, body, refused)
+        _tell(context, body, cluster, refused)
         return AWAY_SECONDS if not cluster.state.reachable else WAIT_SECONDS
     assert zookeeper is not None
     run = _UserRun(context, body, meta, wanted, cluster, zookeeper, user_spec.written(body))
@@ -75,29 +75,32 @@ def reconcile(
     try:
         found = secret_step.look(context, meta, wanted)
         if isinstance(found, tuple):
-            _tell(context, body, found)
+            _tell(context, body, cluster, found)
             return WAIT_SECONDS
         return _paused(run, found) if paused else _carry_out(run, found)
     except KubeError as error:
         if error.code not in apply.REFUSALS:
             raise
-        _tell(context, body, status.stalled("SecretRejected", str(error)))
+        _tell(context, body, cluster, status.stalled("SecretRejected", str(error)))
         return WAIT_SECONDS
     except (ZnodeError, FullZnodeError) as error:
         reason = "ZnodeUnreadable" if isinstance(error, ZnodeError) else "TooManyAcls"
-        _tell(context, body, status.stalled(reason, str(error)))
+        _tell(context, body, cluster, status.stalled(reason, str(error)))
         return WAIT_SECONDS
     except RefusedError as error:
-        _tell(context, body, status.stalled("ZooKeeperRefuses", str(error)))
+        _tell(context, body, cluster, status.stalled("ZooKeeperRefuses", str(error)))
         return WAIT_SECONDS
     except (OvertakenError, TransactionFailedError) as error:
         log.info("%s: failed to commit: %s; retrying", meta.name, error)
         return SOON_SECONDS
 
 
-def _tell(context: ReconcileContext, body: Body, conditions: Iterable[Condition]) -> None:
+def _tell(
+    context: ReconcileContext, body: Body, cluster: UserCluster, conditions: Iterable[Condition]
+) -> None:
     """Report why nothing is written; what the resource wrote stays in the status."""
-    told = (*conditions, Condition("Paused", False, "NotPaused"))
+    paused = bool(body["spec"].get("paused")) or cluster.state.paused
+    told = (*conditions, Condition("Paused", paused, "Paused" if paused else "NotPaused"))
     status_update.write_status(context, body, told, status_update.remembered(body, _REMEMBERED))
 
 
@@ -154,7 +157,7 @@ def _carry_out(run: _UserRun, found: SecretPlan) -> float:
             return SOON_SECONDS
         untrusted = secret_step.why_untrusted(run.context, run.meta, run.wanted.cluster, found)
         if untrusted is not None:
-            _tell(run.context, run.body, untrusted)
+            _tell(run.context, run.body, run.cluster, untrusted)
             return SOON_SECONDS
     body = run.body
     if changes:
@@ -249,11 +252,8 @@ def _delete(
     if not reachable and written != WrittenByUser():
         why = _why_abandoned(context, meta, cluster)
         if why is None:
-            _tell(
-                context,
-                body,
-                status.progressing("ZooKeeperUnreachable", state.away),
-            )
+            away = status.progressing("ZooKeeperUnreachable", state.away)
+            _tell(context, body, cluster, away)
             return AWAY_SECONDS
         text = f"what user {user} has in ZooKeeper was not removed: {why}"
         context.kube.post_event(body, Event("UserAbandoned", text, warning=True))
@@ -261,7 +261,7 @@ def _delete(
         assert zookeeper is not None
         if body["spec"].get("paused") or state.paused:
             told = status.stalled("Paused", "paused; deletion is pending")
-            _tell(context, body, told)
+            _tell(context, body, cluster, told)
             return WAIT_SECONDS
         try:
             _apply(zookeeper, user, Target(), written)
@@ -269,10 +269,10 @@ def _delete(
             log.info("%s: failed to commit: %s; retrying", meta.name, error)
             return SOON_SECONDS
         except ZnodeError as error:
-            _tell(context, body, status.stalled("ZnodeUnreadable", str(error)))
+            _tell(context, body, cluster, status.stalled("ZnodeUnreadable", str(error)))
             return WAIT_SECONDS
         except RefusedError as error:
-            _tell(context, body, status.stalled("ZooKeeperRefuses", str(error)))
+            _tell(context, body, cluster, status.stalled("ZooKeeperRefuses", str(error)))
             return WAIT_SECONDS
         text = f"removed the credentials, ACLs and quotas of user {user}"
         context.kube.post_event(body, Event("UserDeleted", text))
