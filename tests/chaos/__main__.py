@@ -2,7 +2,8 @@
 
 At the end it tells how many faults of each kind were done. Exit status 1 says that a promise was
 broken; the folder of such a round with every log and the recorded history is kept, and its path is
-told with the first violations of each check.
+told with the first violations of each check. A cluster that does not come up ends the rounds with
+the same status, and with a line that says why and where its logs are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import click
 
 from tests.chaos import faults
-from tests.chaos.run import Verdict, run
+from tests.chaos.run import NotUpError, Verdict, run
 from tests.support.kafka_broker import OldKafkaBroker
 
 SHOWN = 5
@@ -83,7 +84,11 @@ def _round(
         click.echo(f"  {line}")
         bar.update(1)
 
-    verdict = run(directory, plan, tell, dict.fromkeys(kafka, OldKafkaBroker))
+    try:
+        verdict = run(directory, plan, tell, dict.fromkeys(kafka, OldKafkaBroker))
+    except NotUpError as error:
+        text = f"{what}: the cluster did not come up: {error}; its logs are in {directory}"
+        raise click.ClickException(text) from error
     for name, found in verdict.violations.items():
         for violation in found[:SHOWN]:
             click.echo(f"{name}: {violation}")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -71,6 +72,31 @@ class Verdict:
         return f"FAIL: {counts} ({facts})"
 
 
+class NotUpError(Exception):
+    """The cluster of a run did not come up, so nothing is known of its promises: why, in a line."""
+
+
+LONGEST_REASON = 400
+
+
+@contextmanager
+def coming_up() -> Iterator[None]:
+    """Raise NotUpError for whatever goes wrong inside."""
+    try:
+        yield
+    except Exception as error:
+        raise NotUpError(in_a_line(error)) from error
+
+
+def in_a_line(error: Exception) -> str:
+    """Return what an error says: of a log behind its first words, only the last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return repr(error)
+    text = lines[0] if len(lines) == 1 else f"{lines[0].partition(': ')[0]}: {lines[-1]}"
+    return text[:LONGEST_REASON]
+
+
 Scenario = Callable[[Cluster, KazooClient, Load, Verdict], None]
 
 
@@ -82,13 +108,15 @@ def run(
 ) -> Verdict:
     """Do a plan to a new cluster below `directory`; `tell` receives a line per fault.
 
-    The last broker of this project has a small disk, which can be filled.
+    The last broker of this project has a small disk, which can be filled. Raises NotUpError.
     """
     kinds = kinds or {}
     ours = max({1, 2, 3} - kinds.keys(), default=None)
     if ours is None:
         return observe(directory, _doing(plan, tell, {}), kinds)
-    with SmallDisk(directory / f"data-{ours}", SMALL_DISK) as disk:
+    with ExitStack() as stack:
+        with coming_up():
+            disk = stack.enter_context(SmallDisk(directory / f"data-{ours}", SMALL_DISK))
         doing = _doing(plan, tell, {ours: disk})
         verdict = observe(directory, doing, {**kinds, ours: disk.broker_class()})
         if verdict.violations:
@@ -114,15 +142,17 @@ def observe(
     settings: Mapping[str, str] | None = None,
 ) -> Verdict:
     """Judge what clients see of a new cluster below `directory` while a scenario takes place;
-    `kinds` as for `Cluster`, `settings` on top of the usual ones.
+    `kinds` as for `Cluster`, `settings` on top of the usual ones. Raises NotUpError.
     """
     observed = History()
     verdict = Verdict()
-    with Cluster(
-        directory, 3, {**SETTINGS, **(settings or {})}, kinds, FreshBroker, own_zookeeper=True
-    ) as cluster:
-        for topic in TOPICS:
-            create_topic(cluster.bootstrap, topic, PARTITIONS, 3)
+    wanted = {**SETTINGS, **(settings or {})}
+    with ExitStack() as stack:
+        with coming_up():
+            made = Cluster(directory, 3, wanted, kinds, FreshBroker, own_zookeeper=True)
+            cluster = stack.enter_context(made)
+            for topic in TOPICS:
+                create_topic(cluster.bootstrap, topic, PARTITIONS, 3)
         note_stuck(verdict, "leaders", lambda: without_leader(cluster.bootstrap, PLACES))
         with (
             cluster.zookeeper.client() as client,

@@ -28,7 +28,7 @@ class SmallDisk:
             stdout=subprocess.PIPE,
         )
         assert self._holder.stdout is not None
-        assert self._holder.stdout.readline() == b"ready\n"
+        assert self._holder.stdout.readline() == b"ready\n", f"no small disk at {self.path}"
         return self
 
     def __exit__(self, *_: object) -> None:
