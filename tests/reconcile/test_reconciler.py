@@ -797,6 +797,43 @@ def test_cluster_that_is_gone_gets_one_more_pass_with_nothing_in_it() -> None:
         queues.stop()
 
 
+def test_what_was_ready_is_looked_at_when_its_cluster_changes_or_goes() -> None:
+    batches: queue.Queue[str] = queue.Queue()
+
+    def reconcile(
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        for key in batch:
+            batches.put(key.name)
+        return dict.fromkeys(batch, 600.0)
+
+    def looked_at(count: int) -> set[str]:
+        return {batches.get(timeout=30) for _ in range(count)}
+
+    def version(revision: int, **meta: Any) -> dict[str, Any]:
+        body = cluster()
+        return body | {"metadata": {**body["metadata"], "resourceVersion": str(revision), **meta}}
+
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        queues.submit(version(1))
+        assert looked_at(1) == {"c"}
+        queues.submit(as_ready(resource("Topic", "t", clusterRef={"name": "c"}), "Synced"))
+        assert looked_at(1) == {"t"}
+        # Its status alone changes nothing for the Topic; what comes next is looked at behind it.
+        queues.submit(version(2))
+        assert looked_at(1) == {"c"}
+        queues.submit(version(3, generation=2))
+        assert looked_at(2) == {"c", "t"}
+        queues.submit(version(4, generation=2, uid="another"))
+        assert looked_at(2) == {"c", "t"}
+        queues.drop(version(4, generation=2, uid="another"))
+        assert looked_at(1) == {"t"}
+        assert batches.empty()
+    finally:
+        queues.stop()
+
+
 def test_cluster_that_a_topic_read_first_is_still_news_when_its_event_comes() -> None:
     body = cluster()
     topic = resource("Topic", "t", clusterRef={"name": "c"}, partitions=1, replicationFactor=1)

@@ -163,10 +163,11 @@ class WorkQueues:
 
     def submit(self, body: Body) -> None:
         """Queue a resource that is new or changed."""
+        former = self._store.get(key_of(body))
         if self._store.put(body):
             self._add(key_of(body), spec.cluster_of(body))
             if body["kind"] == "KafkaCluster":
-                self._wake_dependents(body)
+                self._wake_dependents(body, ready_too=_wants_other(former, body))
             self._wake_owners(body)
 
     def drop(self, body: Body) -> None:
@@ -175,7 +176,7 @@ class WorkQueues:
         self._wake_owners(body)
         if body["kind"] != "Reassignment":
             # A younger resource of the same topic or group may have waited for this deletion.
-            self._wake_dependents(body)
+            self._wake_dependents(body, ready_too=body["kind"] == "KafkaCluster")
         if body["kind"] == "KafkaCluster":
             # One more, empty batch closes the cluster's session.
             self._add(key_of(body), spec.cluster_of(body))
@@ -191,10 +192,11 @@ class WorkQueues:
         for owner in body["metadata"].get("ownerReferences", ()):
             self.wake(ResourceKey(owner["kind"], body["metadata"]["namespace"], owner["name"]))
 
-    def _wake_dependents(self, body: Body) -> None:
+    def _wake_dependents(self, body: Body, *, ready_too: bool) -> None:
         """Queue everything in the same cluster that is not ready, or is in another namespace.
 
-        What a cluster allows other namespaces may have changed.
+        What a cluster allows other namespaces may have changed. With `ready_too` what is ready may
+        be so no more.
         """
         cluster = spec.cluster_of(body)
         for kind in KIND_ORDER[1:]:
@@ -202,7 +204,9 @@ class WorkQueues:
             everywhere = kind == "ConsumerGroup" and body["kind"] in ("KafkaCluster", kind)
             for other in self._store.select(kind, None if everywhere else cluster.namespace):
                 is_elsewhere = other["metadata"]["namespace"] != cluster.namespace
-                if spec.cluster_of(other) == cluster and (is_elsewhere or not _is_ready(other)):
+                if spec.cluster_of(other) != cluster:
+                    continue
+                if ready_too or is_elsewhere or not _is_ready(other):
                     self._add(key_of(other), cluster)
 
     def _add(self, key: ResourceKey, cluster: ClusterKey) -> None:
@@ -244,6 +248,13 @@ class WorkQueues:
             queues = list(self._queues.values())
         for queue in queues:
             queue.stop()
+
+
+def _wants_other(former: Body | None, body: Body) -> bool:
+    """Return whether a resource is another one than before, or wants something else."""
+    names = ("uid", "generation")
+    before, now = (former or {}).get("metadata", {}), body["metadata"]
+    return any(before.get(name) != now.get(name) for name in names)
 
 
 def _is_ready(body: Body) -> bool:
