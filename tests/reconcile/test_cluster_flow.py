@@ -132,7 +132,12 @@ def make_claim(place: Place, name: str, *, grows: bool) -> None:
         },
     )
     # Only a bound claim may grow.
-    bound = {"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}}
+    give(place, name, "1Gi")
+
+
+def give(place: Place, name: str, size: str) -> None:
+    """Bind a claim to a volume of this size, as Kubernetes does, or tell that it has grown."""
+    bound = {"status": {"phase": "Bound", "capacity": {"storage": size}}}
     patch = ["--subresource=status", "--type=merge", "--patch", json.dumps(bound)]
     place.kubectl("patch", "pvc", name, *patch)
 
@@ -157,6 +162,12 @@ def test_volumes_grow_where_their_class_allows_it_and_otherwise_the_cluster_says
     bigger = {"spec": {"brokers": {"storage": {"size": "2Gi"}}}}
     place.kubectl("patch", "kafkacluster", "main", "--type=merge", "--patch", json.dumps(bigger))
     eventually(lambda: size(0) == "2Gi", "the first volume", pause_s=0.5)
+
+    def is_growing() -> bool:
+        condition = place.kubectl.condition("kafkacluster", "main", "StorageGrown")
+        return condition.get("reason") == "Resizing" and "1Gi of 2Gi" in condition["message"]
+
+    eventually(is_growing, "that the first volume grows", pause_s=0.5)
     place.register(1)
     place.kubectl("scale", "kafkacluster", "main", "--replicas=2")
 
@@ -265,6 +276,9 @@ def test_volume_of_a_job_grows_while_its_driver_stays_and_otherwise_the_group_sa
     eventually(lambda: claim_size(place, "elastic-data") == "2Gi", "the growth", pause_s=0.5)
     eventually(lambda: "resize" in grown("rigid").get("message", ""), "why it stays", pause_s=0.5)
     assert grown("rigid")["reason"] == "ResizeRejected"
+    eventually(lambda: grown("elastic").get("reason") == "Resizing", "that it grows", pause_s=0.5)
+    assert grown("elastic")["status"] == "False"
+    give(place, "elastic-data", "2Gi")
     eventually(lambda: grown("elastic").get("status") == "True", "that it has grown", pause_s=0.5)
     assert claim_size(place, "rigid-data") == "1Gi"
     assert drivers() == first

@@ -424,12 +424,15 @@ def _live_sets(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpe
 def _grow_claims(
     context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec, brokers: BrokerSets
 ) -> tuple[Condition, ...]:
+    found = []
     for broker_id in brokers:
         claim = f"data-{brokers.pod(meta.name, broker_id)}"
-        refused = apply.grow_claim(context, meta.namespace, claim, wanted.storage.size)
-        if refused is not None:
-            return (Condition("StorageGrown", False, "ResizeRejected", refused),)
-    return ()
+        held = apply.grow_claim(context, meta.namespace, claim, wanted.storage.size)
+        if held is not None:
+            found.append(held)
+    # One that is rejected needs the user; others grow by themselves.
+    found.sort(key=lambda one: one.reason != "ResizeRejected")
+    return tuple(found[:1])
 
 
 def _view(

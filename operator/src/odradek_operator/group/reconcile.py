@@ -37,7 +37,7 @@ from odradek_operator.group.report import fetch_report
 from odradek_operator.group.reset import Reset
 from odradek_operator.group.reset_step import Outcome, ResetStep
 from odradek_operator.shared import apply, metrics, spec, status, status_update
-from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
+from odradek_operator.shared.apply import GROWN, ReconcileContext, namespace_terminating
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
 from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.job_spec import JobSpec
@@ -49,7 +49,6 @@ from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import Owner
 from odradek_operator.shared.zookeeper import RefusedError, UnreachableError
 
-_GROWN: Final = "StorageGrown"
 _REMEMBERED: Final = ("job", *REMEMBERED)
 
 log = logging.getLogger(__name__)
@@ -544,16 +543,16 @@ def _grow_volume(
     """
     if task.volume_size is None:
         return ()
-    before = status.condition_of(body.get("status", {}), _GROWN)
+    before = status.condition_of(body.get("status", {}), GROWN)
     known = before is not None and before.get("observedGeneration") == meta.generation
     if before is None or not known or before["status"] != "True":
         if not apply.still_wanted(context, body):
             return ()
         name = driver_objects.claim_name(meta.name)
-        refused = apply.grow_claim(context, meta.namespace, name, task.volume_size)
-        if refused is not None:
-            return (Condition(_GROWN, False, "ResizeRejected", refused),)
-    return (Condition(_GROWN, True, "AsSpecified"),)
+        held = apply.grow_claim(context, meta.namespace, name, task.volume_size)
+        if held is not None:
+            return (held,)
+    return (Condition(GROWN, True, "AsSpecified"),)
 
 
 def _memory_fields(decision: drivers.DriverDecision, meta: ResourceMeta) -> dict[str, Any]:

@@ -19,9 +19,12 @@ from typing import Any, Final
 from odradek_operator.shared import kube, spec
 from odradek_operator.shared.kube import Kube, KubeError
 from odradek_operator.shared.spec import FINALIZER, Body
+from odradek_operator.shared.status import Condition
 from odradek_operator.shared.zookeeper import Pool
 
 SOON_SECONDS: Final = 0.2
+# The condition about volumes that shall grow.
+GROWN: Final = "StorageGrown"
 # The API server rejected the request: report why to the user, and do not retry at once.
 REFUSALS: Final = frozenset({400, 403, 422})
 
@@ -159,25 +162,33 @@ def differs(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
     return live is None or kube.differs(wanted, live)
 
 
-def grow_claim(context: ReconcileContext, namespace: str, name: str, size: str) -> str | None:
-    """Request a larger volume; return the refusal, for instance of a class that cannot expand."""
+def grow_claim(context: ReconcileContext, namespace: str, name: str, size: str) -> Condition | None:
+    """Request a larger volume; return what holds it up, for instance a class that cannot expand.
+
+    None: the volume is that large, or there is none yet.
+    """
     live = context.kube.get("v1", "PersistentVolumeClaim", namespace, name)
-    if live is None or kube.same_quantity(live["spec"]["resources"]["requests"]["storage"], size):
+    if live is None:
         return None
-    try:
-        context.kube.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "metadata": {"name": name, "namespace": namespace},
-                "spec": {"resources": {"requests": {"storage": size}}},
-            }
-        )
-    except KubeError as error:
-        if error.code not in REFUSALS:
-            raise
-        return str(error)
-    return None
+    if not kube.same_quantity(live["spec"]["resources"]["requests"]["storage"], size):
+        try:
+            live = context.kube.apply(
+                {
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolumeClaim",
+                    "metadata": {"name": name, "namespace": namespace},
+                    "spec": {"resources": {"requests": {"storage": size}}},
+                }
+            )
+        except KubeError as error:
+            if error.code not in REFUSALS:
+                raise
+            return Condition(GROWN, False, "ResizeRejected", str(error))
+    # Of a volume that is not bound yet there is none.
+    capacity = live.get("status", {}).get("capacity", {}).get("storage")
+    if capacity is None or not kube.is_less(capacity, size):
+        return None
+    return Condition(GROWN, False, "Resizing", f"volume {name} has {capacity} of {size}")
 
 
 def namespace_terminating(context: ReconcileContext, namespace: str) -> bool:

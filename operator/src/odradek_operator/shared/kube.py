@@ -299,3 +299,12 @@ def same_quantity(one: Any, other: Any) -> bool:
         return bool(utils.parse_quantity(one) == utils.parse_quantity(other))
     except ValueError:
         return bool(one == other)
+
+
+def is_less(one: str, other: str) -> bool:
+    """Return whether an amount of a resource is the smaller one; False for what is no amount."""
+    utils: Any = kubernetes.utils
+    try:
+        return bool(utils.parse_quantity(one) < utils.parse_quantity(other))
+    except ValueError:
+        return False
