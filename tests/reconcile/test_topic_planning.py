@@ -137,6 +137,29 @@ def test_a_pause_is_told_whatever_else_there_is_to_say(why: str, of_cluster: boo
     assert {one.type: one.status for one in done.conditions}["Paused"] is True
 
 
+@pytest.mark.parametrize("of_cluster", [False, True])
+@pytest.mark.parametrize("leader", [0, -1])
+def test_topic_that_is_paused_is_ready_only_with_its_leaders(of_cluster: bool, leader: int) -> None:
+    state = PartitionState(BrokerId(leader), LeaderEpoch(0), (BrokerId(0),), ControllerEpoch(1))
+    view = replace(existing(1), states={0: state})
+    resource = body(partitions=1, paused=not of_cluster)
+    done = plan(resource, view, replace(CLUSTER, paused=of_cluster), known=77)
+    told = {one.type: one.status for one in done.conditions}
+    assert told["Ready"] is (leader == 0)
+    assert (told["Synced"], told["DriftDetected"], told["Paused"]) == (True, False, True)
+    if leader == 0:
+        why = "the KafkaCluster is paused" if of_cluster else "spec.paused is true"
+        assert done.conditions[0].message == why
+    else:
+        assert reason(done) == "WaitingForLeaders"
+
+
+def test_drift_of_a_paused_topic_that_is_not_compared_is_unknown() -> None:
+    done = plan(body(partitions=2, paused=True), existing(2))
+    told = {one.type: one.status for one in done.conditions}
+    assert (told["Ready"], told["Synced"], told["DriftDetected"]) == (False, None, None)
+
+
 def test_creation_is_noted_before_it_is_done() -> None:
     for known in (None, CREATING):
         done = plan(body(partitions=2), TopicView(), known=known)

@@ -128,7 +128,8 @@ def _plan_absent(
     if not spec.managed:
         return _waiting("TopicNotFound", "the topic does not exist", shown, requeue_after=30.0)
     if spec.paused or cluster.paused:
-        return _paused(Condition("Synced", False, "Paused", "the topic does not exist"), shown, ())
+        absent = Condition("Synced", False, "Paused", "the topic does not exist")
+        return _paused(spec, absent, shown)
     written = spec.replication_factor or len(spec.assignment.get(0, ()))
     factor = written or cluster.default_replication_factor
     partitions = spec.partitions or cluster.default_partitions
@@ -220,9 +221,8 @@ def _plan_adoption(
 ) -> TopicPlan:
     adopted = {**shown, "incarnation": view.incarnation}
     if spec.paused or cluster.paused:
-        return _paused(
-            Condition("Synced", None, "Paused", "the existing topic is not adopted"), shown, ()
-        )
+        stranger = Condition("Synced", None, "Paused", "the existing topic is not adopted")
+        return _paused(spec, stranger, shown)
     if spec.adoption == "Never":
         return _blocked("TopicExists", "the topic already exists and spec.adoption is Never", shown)
     differences = drift.of_shape(spec, view, actual)
@@ -249,7 +249,7 @@ def _plan_existing(
     if not spec.managed:
         return TopicPlan((), (*leaders, *told), shown)
     if spec.paused or cluster.paused:
-        return _paused(_synced(differences), shown, differences)
+        return _paused(spec, _synced(differences), shown, differences, leaders)
     steps: list[Step] = []
     if any(one["field"].startswith("config.") for one in differences):
         version = None if view.config is None else view.config_version
@@ -385,12 +385,27 @@ def _not_paused() -> Condition:
     return Condition("Paused", False, "NotPaused")
 
 
-def _paused(synced: Condition, shown: Mapping[str, Any], differences: drift.Drift) -> TopicPlan:
-    health = status.stalled("Paused", "spec.paused is true; changes are pending")
+def _paused(
+    spec: TopicSpec,
+    synced: Condition,
+    shown: Mapping[str, Any],
+    differences: drift.Drift | None = None,
+    leaders: Sequence[Condition] = (),
+) -> TopicPlan:
+    """Return the plan of a Topic that is paused, or whose cluster is.
+
+    `differences` None: the topic is not compared. `leaders` are the conditions of its leaders.
+    """
+    why = "spec.paused is true" if spec.paused else "the KafkaCluster is paused"
+    health: Sequence[Condition] = status.stalled("Paused", f"{why}; changes are pending")
     if synced.status:
-        health = status.ready("Paused", "spec.paused is true")
+        lacking = leaders and not leaders[0].status
+        health = leaders if lacking else status.ready("Paused", why)
+    drifted = Condition("DriftDetected", None, "Paused")
+    if differences is not None:
+        drifted = _drift_condition(differences)
     paused = Condition("Paused", True, "Paused")
-    return TopicPlan((), (*health, synced, _drift_condition(differences), paused), shown)
+    return TopicPlan((), (*health, synced, drifted, paused), shown)
 
 
 def refused(plan: TopicPlan, why: str) -> TopicPlan:
@@ -473,7 +488,8 @@ def plan_deletion(
     if namespace_terminating and now - meta.deleted > TERMINATING_TIMEOUT:
         return TopicPlan(release, events=(_abandoned(spec, "its namespace is being deleted"),))
     if spec.paused or cluster.paused:
-        return _paused(Condition("Synced", False, "Paused", "deletion is pending"), shown, ())
+        pending = Condition("Synced", False, "Paused", "deletion is pending")
+        return _paused(spec, pending, shown)
     if not cluster.reachable:
         return _unseen(status.progressing("ZooKeeperUnreachable", cluster.away), shown, 5.0)
     if view.unreadable is not None:
