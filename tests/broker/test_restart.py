@@ -21,6 +21,7 @@ from odradek.zk import znodes
 from tests.support import clients
 from tests.support.broker import STEADY, Cluster, FreshBroker, wait_until
 from tests.support.clients import consume_all, create_topic, produce_all
+from tests.support.logs import batch
 from tests.support.ports import free_port
 
 
@@ -315,3 +316,49 @@ def test_a_broker_that_waits_for_zookeeper_stops_when_it_is_told_to(
         assert process.returncode == 0
         assert b"broker 1 was stopped before it had a session in ZooKeeper\n" in said
         assert b"Traceback" not in said
+
+
+def test_a_broker_that_recovers_its_logs_stops_when_it_is_told_to(own_cluster: Cluster) -> None:
+    broker = own_cluster.brokers[1]
+    create_topic(own_cluster.bootstrap, "large")
+    create_topic(own_cluster.bootstrap, "small", partitions=3)
+    sent = [b"%d" % number for number in range(300)]
+    produce_all(own_cluster.bootstrap, "small", sent, partitions=3)
+    own_cluster.crash(broker.broker_id)
+    [folder] = broker.partition_folders("large")
+    log = folder / "00000000000000000000.log"
+    record = batch(b"x")
+    # To read them all takes far longer than to notice that it is under way.
+    content = b"".join(offset.to_bytes(8, "big") + record[8:] for offset in range(1_000_000))
+    log.write_bytes(content)
+    broker.spawn()
+    wait_until(lambda: "which was not closed cleanly" in broker.log_text(), "it recovers")
+    assert broker.terminate() == 0
+    said = broker.log_text()
+    assert said.count(" is up\n") == 1
+    assert said.endswith("broker 1 was stopped before it was registered\n")
+    assert "Traceback" not in said
+    assert not (broker.log_dir / ".kafka_cleanshutdown").exists()
+    assert log.read_bytes() == content
+    log.write_bytes(content[: len(record) * 100])
+    broker.start()
+    assert len(consume_all(own_cluster.bootstrap, "large", 1, 100)) == 100
+    assert sorted(consume_all(own_cluster.bootstrap, "small", 3, len(sent))) == sorted(sent)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_broker_that_waits_for_its_id_stops_when_it_is_told_to(
+    tmp_path: Path, own_cluster: Cluster, number: signal.Signals
+) -> None:
+    folder = tmp_path / "twin"
+    folder.mkdir()
+    twin = FreshBroker(folder, 1, own_cluster.zookeeper.connect, STEADY)
+    twin.spawn()
+    wait_until(lambda: "waiting for the end of session" in twin.log_text(), "it waits")
+    twin.signal(number)
+    assert twin.wait() == 0
+    assert twin.log_text().endswith("broker 1 was stopped before it was registered\n")
+    assert "Traceback" not in twin.log_text()
+    assert own_cluster.brokers[1].running
+    with own_cluster.zookeeper.client() as client:
+        assert client.get_children("/brokers/ids") == ["1"]

@@ -6,6 +6,9 @@ serve requests.
 Stop, on SIGTERM or SIGINT: leaderships move away (controlled shutdown), requests in progress are
 answered, background work ends, logs are flushed and marked clean, and the session ends last, so
 that no other broker takes this one for dead while it still writes.
+Before the registration the broker has nothing to hand over: the start breaks off at once. Recovery
+stops after the present batch, and marks and checkpoints say what they said before of logs that were
+not opened.
 
 Background tasks quarantine what an unexpected exception was about (see `quarantine`). One that ends
 all the same ends the process with a traceback: a broker that runs without it would be worse.
@@ -20,11 +23,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from importlib.metadata import version
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from kazoo.exceptions import KazooException
 
@@ -82,11 +85,17 @@ BROKER_ADDRESSES_LIMIT_S = 2.0
 NEVER_IDLE_MS = 2**31 - 1
 _ESCAPED_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 
 class StartError(Exception):
     """The broker cannot start; the text is one line for the person who started it."""
+
+
+class StoppedEarlyError(Exception):
+    """The broker was told to stop before it was registered."""
 
 
 def run(config: BrokerConfig, log_level: str, label: str = "") -> int:
@@ -179,6 +188,7 @@ class Server:
         )
         self._credentials = ScramCredentials(self._session)
         self._security = BrokerSecurity(config, self._credentials.find)
+        self._has_session = self._has_logs = False
 
     async def run(self) -> int:
         """Start, serve and stop; return the exit status.
@@ -191,19 +201,12 @@ class Server:
             loop.add_signal_handler(number, self._stop.set)
         async with contextlib.AsyncExitStack() as cleanup:
             self._serve_metrics(cleanup)
-            if not await self._open_session(cleanup):
-                logger.info(
-                    "broker %d was stopped before it had a session in ZooKeeper",
-                    self._config.broker_id,
-                )
+            try:
+                await self._unless_stopped(self._prepare(cleanup))
+                await self._start_serving(cleanup)
+            except StoppedEarlyError:
+                await self._break_off()
                 return 0
-            cluster_id = await self._cluster_id()
-            await self._load_logs(cluster_id)
-            self._quotas = await self._connection_quotas()
-            self._authorizer = await self._build_authorizer()
-            self._warn_of_lockout()
-            self._build(cluster_id)
-            await self._start_serving(cleanup)
             await self._serve_until_stopped()
             await self._replicas.checkpoint_high_watermarks()
             await asyncio.to_thread(self._logs.close)
@@ -239,23 +242,53 @@ class Server:
             return "the broker is not registered in ZooKeeper"
         return ""
 
-    async def _open_session(self, cleanup: contextlib.AsyncExitStack) -> bool:
-        """Return whether there is a session; there is none if the broker was told to stop first."""
-        opening = asyncio.create_task(self._session.start(), name="ZooKeeper session")
-        stopping = asyncio.create_task(self._stop.wait(), name="stop before the session")
-        await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what `work` returns. Raises StoppedEarlyError if the broker is told to stop first;
+        then `work` was cancelled, and has ended.
+        """
+        if self._stop.is_set():
+            work.close()
+            raise StoppedEarlyError
+        working = asyncio.create_task(work, name="start")
+        stopping = asyncio.create_task(self._stop.wait(), name="stop during the start")
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        if not opening.done():
-            opening.cancel()
-            # Also an error of the last moment is nobody's concern any more.
-            await asyncio.gather(opening, return_exceptions=True)
-            return False
+        if working.done():
+            return working.result()
+        working.cancel()
+        # Also an error of the last moment is nobody's concern any more.
+        await asyncio.gather(working, return_exceptions=True)
+        raise StoppedEarlyError
+
+    async def _prepare(self, cleanup: contextlib.AsyncExitStack) -> None:
+        """Make everything that the broker needs before others may know of it."""
+        await self._open_session(cleanup)
+        cluster_id = await self._cluster_id()
+        await self._load_logs(cluster_id)
+        self._quotas = await self._connection_quotas()
+        self._authorizer = await self._build_authorizer()
+        self._warn_of_lockout()
+        self._build(cluster_id)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BROKER_ADDRESSES_LIMIT_S):
+                await self._broker_addresses.refresh()
+
+    async def _break_off(self) -> None:
+        """End what the start began, before anybody was told of this broker."""
+        for listener in self._listeners.values():
+            await listener.close(0)
+        if self._has_logs:
+            await asyncio.to_thread(self._logs.close)
+        what = "was registered" if self._has_session else "had a session in ZooKeeper"
+        logger.info("broker %d was stopped before it %s", self._config.broker_id, what)
+
+    async def _open_session(self, cleanup: contextlib.AsyncExitStack) -> None:
         try:
-            opening.result()
+            await self._session.start()
         except ConnectionError as error:
             raise StartError(str(error)) from error
+        self._has_session = True
         cleanup.push_async_callback(self._session.close)
-        return True
 
     async def _cluster_id(self) -> str:
         try:
@@ -304,12 +337,18 @@ class Server:
             on_dir_failure=tell_loop,
             quarantines=self._quarantines,
         )
+        self._has_logs = True
         began = time.monotonic()
+        working = asyncio.create_task(asyncio.to_thread(self._logs.load), name="load")
         try:
             with slices.collector_paused():
-                await asyncio.to_thread(self._logs.load)
+                await asyncio.shield(working)
         except LogDirError as error:
             raise StartError(str(error)) from error
+        except asyncio.CancelledError:
+            self._logs.stop_loading()
+            await asyncio.gather(working, return_exceptions=True)
+            raise
         loading = False
         long_lived.freeze_loaded()
         logger.info(
@@ -509,9 +548,7 @@ class Server:
         )
 
     async def _start_serving(self, cleanup: contextlib.AsyncExitStack) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BROKER_ADDRESSES_LIMIT_S):
-                await self._broker_addresses.refresh()
+        """Listen, register and look for a controller. Raises StoppedEarlyError."""
         for name, listener in self._listeners.items():
             try:
                 await listener.start()
@@ -524,13 +561,13 @@ class Server:
     async def _register(self) -> None:
         while True:
             try:
-                await self._registration.start()
+                await self._unless_stopped(self._registration.start())
                 return await asyncio.to_thread(self._logs.record_owner)
             except LogDirError as error:
                 raise StartError(str(error)) from error
             except registration.DuplicateBrokerError as error:
-                if not await registration.registration_disappears(
-                    self._session, self._config.broker_id
+                if not await self._unless_stopped(
+                    registration.registration_disappears(self._session, self._config.broker_id)
                 ):
                     raise StartError(str(error)) from error
 

@@ -100,6 +100,8 @@ class Directory:
     def __init__(self, path: str, on_failure: Callable[[str, OSError], None]) -> None:
         self.path = path
         self.failure: OSError | None = None
+        # Whether the last process left the clean-shutdown mark.
+        self.was_clean = False
         self.lock_fd = -1
         self._names_fd = -1
         # Of a directory that had no owner, until it is written.
@@ -164,7 +166,7 @@ class Directory:
         """Return the folders of partitions, and the paths of those to be removed. Takes the
         clean-shutdown mark away. Raises OSError.
         """
-        clean = checkpoints.take_clean_mark(self.path)
+        clean = self.was_clean = checkpoints.take_clean_mark(self.path)
         recovery_points = self.checkpoint(checkpoints.RECOVERY_POINTS)
         start_offsets = self.checkpoint(checkpoints.LOG_START_OFFSETS)
         high_watermarks = self.checkpoint(checkpoints.HIGH_WATERMARKS)
@@ -280,6 +282,9 @@ class Directory:
 
     def _recovery_points(self) -> dict[TopicPartition, int]:
         return {key: log.recovery_point for key, log in self.all_logs().items()}
+
+    def _merged_recovery_points(self) -> dict[TopicPartition, int]:
+        return {**self.checkpoint(checkpoints.RECOVERY_POINTS), **self._recovery_points()}
 
     def write_start_offsets(self) -> None:
         """Write the log start offsets, changed or not, and note in the logs that they survive a
@@ -418,15 +423,24 @@ class Directory:
         except OSError as error:
             self.judge(error)
 
-    def close(self, threads: Executor) -> None:
-        """Make every partition durable, leave the clean-shutdown mark, and release the lock."""
+    def close(self, threads: Executor, *, is_loaded: bool = True) -> None:
+        """Make every partition durable, leave the clean-shutdown mark, and release the lock.
+
+        Where not all partitions were loaded, those that were not are as the last process left them:
+        the mark comes back if that one had left it, and checkpoints keep what they say of them.
+        """
         if self.lock_fd < 0:
             return
         logs = self.all_logs().values()
         if self.failure is None and _close_all(logs, threads) and self.failure is None:
             with self._judging():
-                self._write_checkpoints(unchanged=True)
-                write_atomically(self.file(checkpoints.CLEAN_SHUTDOWN), b"")
+                if is_loaded:
+                    self._write_checkpoints(unchanged=True)
+                elif not self.was_clean:
+                    # The next start need not recover once more what was recovered.
+                    self._write_offsets(checkpoints.RECOVERY_POINTS, self._merged_recovery_points)
+                if is_loaded or self.was_clean:
+                    write_atomically(self.file(checkpoints.CLEAN_SHUTDOWN), b"")
         for log in logs:
             if not log.closed:
                 log.abandon()

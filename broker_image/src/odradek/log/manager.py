@@ -3,7 +3,7 @@
 `load` opens every partition. `run` does the background work (see `housekeeping` and `compactor`)
 until it is cancelled. `close` makes everything durable and leaves the clean-shutdown marks. A
 directory that fails (see `directory`) takes its partitions offline, and `on_dir_failure` is called;
-the other directories go on.
+the other directories go on. `stop_loading` ends `load` early; `close` must follow.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from odradek.log.partition import recovery, topic_identity
 from odradek.log.partition.checkpoints import LogDirMeta
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.partition.topic_identity import CorruptIdentityError, TopicIdentity
-from odradek.log.segment.files import DiskThreads, is_shortage
+from odradek.log.segment.files import DiskThreads, StoppedError, is_shortage
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
@@ -89,6 +89,8 @@ class LogManager:
         # Threads of their own, so that reads from a cold disk delay nothing else.
         self.readers = DiskThreads(config.num_io_threads)
         self._topic_config = topic_config
+        self._loading_stops = threading.Event()
+        self._is_loaded = False
         self._quarantines = quarantines or Quarantines()
         # Called in any thread when a log start offset rises.
         self.on_start_raised: Callable[[TopicPartition], None] = lambda key: None
@@ -102,6 +104,7 @@ class LogManager:
                 TopicPartition(log.topic, log.partition)
             ),
             request_housekeeping=lambda log: self._housekeeper.request(log),
+            is_stopping=self._loading_stops.is_set,
         )
         self._directories = [
             Directory(os.path.abspath(path), on_dir_failure) for path in config.log_dirs
@@ -138,7 +141,7 @@ class LogManager:
         partitions.
 
         Raises LogDirError when a directory belongs to another broker or cluster, is in use, or when
-        none of them works.
+        none of them works, and StoppedError after `stop_loading`.
         """
         for directory in self._directories:
             try:
@@ -163,12 +166,19 @@ class LogManager:
             for opened in pool.map(self._load_some, parts):
                 done += opened
                 progress(done, len(work))
+        if self._loading_stops.is_set():
+            raise StoppedError
         for key, log, directory in self.futures.take_orphans(self.logs()):
             self._take(key, log, directory)
         self.futures.settle_start(resolution, self.logs())
         if not self._online():
             reasons = "; ".join(f"{each.path}: {each.failure}" for each in self._directories)
             raise LogDirError(f"none of log.dirs can be used: {reasons}")
+        self._is_loaded = True
+
+    def stop_loading(self) -> None:
+        """Have `load` in another thread open no further log, and break off those under recovery."""
+        self._loading_stops.set()
 
     def _folders(self, directory: Directory) -> list[Folder]:
         try:
@@ -178,11 +188,18 @@ class LogManager:
             return []
         for path in doomed:
             self._housekeeper.doom(directory, path)
+        if found and not directory.was_clean:
+            logger.info(
+                "recovering %d logs in %s, which was not closed cleanly", len(found), directory.path
+            )
         return found
 
     def _load_some(self, some: Sequence[tuple[Directory, Folder]]) -> int:
-        for directory, folder in some:
-            self._load_one(directory, folder)
+        for number, (directory, folder) in enumerate(some):
+            if self._loading_stops.is_set():
+                return number
+            with contextlib.suppress(StoppedError):
+                self._load_one(directory, folder)
         return len(some)
 
     def _load_one(self, directory: Directory, folder: Folder) -> None:
@@ -559,12 +576,13 @@ class LogManager:
 
     def close(self) -> None:
         """Close every log, write the checkpoints and the clean-shutdown marks, release the
-        directories. Stops the background work first.
+        directories. Stops the background work first. See `Directory.close` for logs that `load` did
+        not open.
         """
         self._housekeeper.stop()
         self._compactor.stop()
         with ThreadPoolExecutor(CLOSING_THREADS) as threads:
             for directory in self._directories:
-                directory.close(threads)
+                directory.close(threads, is_loaded=self._is_loaded)
         self.readers.close()
         self.disk.close()

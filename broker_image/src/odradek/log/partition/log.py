@@ -64,6 +64,8 @@ class LogEnvironment:
     # Called in any thread, with locks of the log held.
     on_start_raised: Callable[["Log"], None] = lambda log: None
     request_housekeeping: Callable[["Log"], None] = lambda log: None
+    # Called in any thread while a log is recovered, after each batch.
+    is_stopping: Callable[[], bool] = lambda: False
 
 
 class AppendInfo(NamedTuple):

@@ -9,12 +9,13 @@ undone in one file and not in another, or a segment may be there without the end
 So the files beside the batches count for nothing there. Interrupted deletions and compactions are
 finished or undone as in Kafka: `.deleted` and `.cleaned` files are removed; a `.log.swap` is
 complete and replaces the segments it was made from. No content of any file makes opening fail; only
-an OSError does.
+an OSError does. Recovery that is told to stop leaves what a crash at that moment would, and the
+file of leader epochs as it was.
 """
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from odradek.config import TopicConfig
@@ -24,7 +25,7 @@ from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.partition.producers import SNAPSHOT_SUFFIX
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment.batch_file import BatchSequence
-from odradek.log.segment.files import list_names, remove_if_there
+from odradek.log.segment.files import StoppedError, list_names, remove_if_there
 from odradek.log.segment.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -74,7 +75,7 @@ def open_log(
 ) -> tuple[Log, Report]:
     """Open the log in `directory`; create the folder if needed. Its files are closed again.
 
-    Raises OSError only.
+    Raises OSError, and StoppedError once `environment.is_stopping` while segments are read whole.
     """
     os.makedirs(directory, exist_ok=True)
     log = Log(directory, topic, partition, config, environment)
@@ -82,6 +83,7 @@ def open_log(
     names = _tidy(log, report)
     sizes = _log_sizes(log.directory, names)
     epochs_known = _load_epochs(log, known)
+    former_epochs = log.epochs.entries
     segments = [Segment(directory, base, log.segment_settings()) for base in sorted(sizes)]
     with _closed_on_failure(segments):
         first_dirty = _first_dirty(segments, known)
@@ -91,7 +93,13 @@ def open_log(
         if 0 < first_dirty < len(segments):
             following = segments[first_dirty].base_offset
             _cut_behind_records(log, segments[first_dirty - 1], following, report)
-        kept = _recover(log, segments, first_dirty, epochs_known, known, names, report)
+        try:
+            kept = _recover(log, segments, first_dirty, epochs_known, known, names, report)
+        except StoppedError:
+            if epochs_known and former_epochs:
+                # By now the file may lack those that begin behind the batches read so far.
+                log.epochs.replace(former_epochs)
+            raise
         end = _end_of(log, kept, first_dirty, epochs_known, report)
         if not epochs_known:
             _rebuild_epochs(log, kept, report)
@@ -193,11 +201,11 @@ def _recover(
     names: Collection[str],
     report: Report,
 ) -> list[Segment]:
-    """Check segments from `first` on; return those that stay."""
+    """Check segments from `first` on; return those that stay. Raises StoppedError."""
     sequence = BatchSequence(0)
     for number in range(first, len(segments)):
         segment = segments[number]
-        cut = _check_segment(log, segment, epochs_known, sequence)
+        cut = _check_segment(log, segment, epochs_known, sequence, log.environment.is_stopping)
         report.scanned_segments += 1
         report.truncated_bytes += cut
         if number + 1 < len(segments) and (
@@ -234,12 +242,22 @@ def _lost_its_end(
     )
 
 
-def _check_segment(log: Log, segment: Segment, note_epochs: bool, sequence: BatchSequence) -> int:
+def _check_segment(
+    log: Log,
+    segment: Segment,
+    note_epochs: bool,
+    sequence: BatchSequence,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> int:
     """Cut a segment behind its last valid batch that can follow those before; return the bytes
     removed. Batches that a truncation removed may be there again behind newer ones.
+
+    Raises StoppedError, with nothing cut.
     """
 
     def on_batch(position: int, header: Header, data: memoryview) -> None:
+        if is_stopping():
+            raise StoppedError
         if header.magic == 2:
             sequence.take(position, header)
         if note_epochs:
