@@ -27,7 +27,7 @@ from odradek_operator.reassignment.decide import (
     percent,
 )
 from odradek_operator.reassignment.placement import Layout, PlanError
-from odradek_operator.reassignment.status import Flags, ReassignmentState, Throttle
+from odradek_operator.reassignment.status import Flags, ReassignmentState, ThrottleProgress
 from odradek_operator.reassignment.znodes import broker_configs, read_request
 from odradek_operator.shared import apply, kube, observe, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
@@ -80,7 +80,9 @@ class _Pass:
         self.flags = Flags(
             planned=self.memory.plan_hash is not None,
             approved=self.memory.phase == "Running",
-            throttle=Throttle.APPLYING if self.memory.throttled else Throttle.ABSENT,
+            throttle=ThrottleProgress.APPLYING
+            if self.memory.throttled
+            else ThrottleProgress.ABSENT,
             rolling_back=self.memory.rolling_back,
         )
 
@@ -237,7 +239,7 @@ class _Pass:
         if not apply.still_wanted(self.context, self.body):
             return 0.0
         rate = self.wanted.throttle if self.wanted.mode != "PreferredLeader" else None
-        throttled = Throttle.APPLYING if rate is not None else Throttle.ABSENT
+        throttled = ThrottleProgress.APPLYING if rate is not None else ThrottleProgress.ABSENT
         self.flags = replace(self.flags, approved=True, throttle=throttled)
         started = reassignment_status.stamp(self.context.now())
         rates = self._rates(zookeeper, plan) if rate is not None else None
@@ -287,7 +289,7 @@ class _Pass:
         if decision.ended is not None:
             rate = None
         if rate is not None and not self.memory.throttled:
-            self.flags = replace(self.flags, throttle=Throttle.APPLYING)
+            self.flags = replace(self.flags, throttle=ThrottleProgress.APPLYING)
             self._report_progress(plan, decision, ratesBefore=self._rates(zookeeper, plan))
             return 0.0
         if self.memory.throttled:
@@ -298,7 +300,7 @@ class _Pass:
                 return 0.0
             if not all(self._commit(zookeeper, one) for one in changes):
                 return apply.SOON_SECONDS
-        throttled = Throttle.PRESENT if rate is not None else Throttle.ABSENT
+        throttled = ThrottleProgress.PRESENT if rate is not None else ThrottleProgress.ABSENT
         self.flags = replace(self.flags, throttle=throttled)
         if decision.ended is not None:
             return self._finish(plan, decision)
@@ -362,7 +364,7 @@ class _Pass:
         self, plan: ReassignmentPlan, decision: ReassignmentDecision, rate: int | None
     ) -> None:
         """Report that ZooKeeper does not hold the throttle as it should be now."""
-        throttled = Throttle.APPLYING if rate is not None else Throttle.REMOVING
+        throttled = ThrottleProgress.APPLYING if rate is not None else ThrottleProgress.REMOVING
         self.flags = replace(self.flags, throttle=throttled)
         told = status.condition_of(self.body["status"], reassignment_status.THROTTLE_APPLIED)
         if (
@@ -442,7 +444,7 @@ class _Pass:
         """End without the plan, which was deleted; remove all throttles."""
         if self.memory.throttled and not self._unthrottle_everything(zookeeper):
             return apply.SOON_SECONDS
-        self.flags = replace(self.flags, throttle=Throttle.ABSENT)
+        self.flags = replace(self.flags, throttle=ThrottleProgress.ABSENT)
         text = f"the plan's ConfigMap {self.memory.plan_name} is gone; moves in progress continue"
         return self._end("Failed", text)
 

@@ -31,7 +31,7 @@ THROTTLE_APPLIED: Final = "ThrottleApplied"
 _NOT_APPLIED: Final = "NotApplied"
 
 
-class Throttle(Enum):
+class ThrottleProgress(Enum):
     """How far the throttle is. PRESENT is said once everything was written, or found there."""
 
     ABSENT = "absent"
@@ -106,7 +106,7 @@ class Flags:
 
     planned: bool = False
     approved: bool = False
-    throttle: Throttle = Throttle.ABSENT
+    throttle: ThrottleProgress = ThrottleProgress.ABSENT
     blocked: str | None = None
     missing: str | None = None
     offline: str | None = None
@@ -143,18 +143,18 @@ def conditions(phase: str, reason: str, message: str, flags: Flags) -> tuple[Con
 
 def _throttle(flags: Flags) -> Condition:
     throttle = flags.throttle
-    if flags.unseen is not None and throttle is not Throttle.ABSENT:
+    if flags.unseen is not None and throttle is not ThrottleProgress.ABSENT:
         return Condition(THROTTLE_APPLIED, None, *flags.unseen)
     match throttle:
-        case Throttle.PRESENT:
+        case ThrottleProgress.PRESENT:
             return Condition(THROTTLE_APPLIED, True, "Applied")
-        case Throttle.APPLYING:
+        case ThrottleProgress.APPLYING:
             text = "the throttle is being written to ZooKeeper"
             return Condition(THROTTLE_APPLIED, False, "Applying", text)
-        case Throttle.REMOVING:
+        case ThrottleProgress.REMOVING:
             text = "the throttle is being removed from ZooKeeper"
             return Condition(THROTTLE_APPLIED, False, "Removing", text)
-        case Throttle.ABSENT:
+        case ThrottleProgress.ABSENT:
             return Condition(THROTTLE_APPLIED, False, _NOT_APPLIED)
 
 
