@@ -99,7 +99,7 @@ def reconcile(
                 )
                 outcome = step.run(body, cluster.paused)
                 done = group_conditions.judge_observed(seen.view)
-                told = (*(outcome.problem or done), _paused(cluster.paused))
+                told = (*(outcome.problem or done), status.paused(cluster.paused))
                 if outcome.last is not None:
                     fields["lastReset"] = outcome.last
                 status_update.write_status(context, body, told, fields, outcome.events)
@@ -110,7 +110,7 @@ def reconcile(
     except BrokerError as error:
         waiting = status.progressing("BrokersUnreachable", str(error))
         return _waits(context, body, wanted, waiting, WAIT_SECONDS)
-    conditions = (*group_conditions.judge_observed(seen.view), _paused(cluster.paused))
+    conditions = (*group_conditions.judge_observed(seen.view), status.paused(cluster.paused))
     status_update.write_status(context, body, conditions, fields)
     return OBSERVE_SECONDS
 
@@ -137,10 +137,6 @@ def _recorded(body: Body, wanted: GroupSpec) -> dict[str, int]:
         pattern = spec.compile_pattern(wanted.topic_pattern)
         found = {topic: found[topic] for topic in consumers.topics_matched(pattern, found)}
     return {topic: int(text) for topic, text in found.items()}
-
-
-def _paused(paused: bool) -> Condition:
-    return Condition("Paused", paused, "Paused" if paused else "NotPaused")
 
 
 def _look(

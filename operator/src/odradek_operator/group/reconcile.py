@@ -166,10 +166,6 @@ def _stop(
     return OBSERVE_SECONDS
 
 
-def _paused(paused: bool) -> Condition:
-    return Condition("Paused", paused, "Paused" if paused else "NotPaused")
-
-
 def _remembered(body: Body) -> dict[str, Any]:
     """Return the fields of the status that must be kept in any case."""
     return status_update.remembered(body, _REMEMBERED)
@@ -208,7 +204,7 @@ def _reset(run: _Run, body: Body, request: Reset) -> float:
     text = f"resetting offsets for request {request.request_id}"
     told = outcome.problem or status.progressing("Resetting", text)
     status_update.write_status(
-        run.context, body, (*told, _paused(False)), remembered, outcome.events
+        run.context, body, (*told, status.paused(False)), remembered, outcome.events
     )
     return WAIT_SECONDS if outcome.problem else 0.0
 
@@ -318,7 +314,7 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
     decision = replace(decision, memory=left)
     if cluster.paused and decision.action is not Action.NONE:
         waits = status.stalled("Paused", f"the KafkaCluster is paused; pending: {decision.message}")
-        status_update.write_status(context, body, (*waits, _paused(True)), _remembered(body))
+        status_update.write_status(context, body, (*waits, status.paused(True)), _remembered(body))
         return OBSERVE_SECONDS
     try:
         if decision.action is Action.CREATE and job_user.has_secret(task):
@@ -350,7 +346,7 @@ def _run(run: _Run, body: Body, task: JobSpec, told: tuple[Condition, ...]) -> f
     conditions, fields = group_conditions.judge_job(wanted, task, decision, seen, driver)
     conditions = told or conditions
     fields["lastReset"] = body.get("status", {}).get("lastReset")
-    told = (*conditions, _paused(cluster.paused), *grown)
+    told = (*conditions, status.paused(cluster.paused), *grown)
     status_update.write_status(context, body, told, fields, events)
     settled = conditions[0].status or conditions[2].status
     return decision.requeue_after if settled else min(decision.requeue_after, WAIT_SECONDS)
@@ -576,7 +572,7 @@ def _remove_user(
     """Remove the user of a job; return 0, or the seconds until the next try."""
     if not job_user.may_have_user(context, meta, around):
         return 0.0
-    told: tuple[Condition, ...] = (_paused(True),)
+    told: tuple[Condition, ...] = (status.paused(True),)
     if around.cluster.paused:
         text = "the KafkaCluster is paused; the job's user is still there"
         waiting = status.stalled("Paused", text)
@@ -621,7 +617,9 @@ def _delete(
         return OBSERVE_SECONDS
     if cluster.paused:
         waiting = status.stalled("Paused", "the KafkaCluster is paused; deletion is pending")
-        status_update.write_status(context, body, (*waiting, _paused(True)), _remembered(body))
+        status_update.write_status(
+            context, body, (*waiting, status.paused(True)), _remembered(body)
+        )
         return OBSERVE_SECONDS
     if _remove_driver(context, meta):
         return WAIT_SECONDS

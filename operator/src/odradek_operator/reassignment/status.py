@@ -137,7 +137,7 @@ def conditions(phase: str, reason: str, message: str, flags: Flags) -> tuple[Con
         _problem("DestinationMissing", flags.missing, flags.unseen),
         _problem("PartitionsOffline", flags.offline, flags.unseen),
         Condition("RollingBack", back is not None, back or "NotRollingBack"),
-        Condition("Paused", flags.paused, "Paused" if flags.paused else "NotPaused"),
+        status.paused(flags.paused),
     )
 
 

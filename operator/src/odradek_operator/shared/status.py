@@ -61,6 +61,11 @@ def stalled(reason: str, message: str) -> tuple[Condition, Condition, Condition]
     )
 
 
+def paused(is_paused: bool) -> Condition:
+    """Return the condition that says whether changes wait until somebody lifts a pause."""
+    return Condition("Paused", is_paused, "Paused" if is_paused else "NotPaused")
+
+
 def condition_of(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
     """Return the condition of this type, or None."""
     return next((one for one in status.get("conditions", ()) if one["type"] == kind), None)

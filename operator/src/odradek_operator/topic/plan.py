@@ -245,7 +245,7 @@ def _plan_existing(
     differences = drift.find(spec, view, actual)
     shown = {**shown, "drift": list(differences)}
     leaders = _leader_conditions(actual, view.states)
-    told = (_synced(differences), _drift_condition(differences), _not_paused())
+    told = (_synced(differences), _drift_condition(differences), status.paused(False))
     if not spec.managed:
         return TopicPlan((), (*leaders, *told), shown)
     if spec.paused or cluster.paused:
@@ -381,10 +381,6 @@ def _drift_condition(differences: drift.Drift) -> Condition:
     return Condition("DriftDetected", False, "NoDrift")
 
 
-def _not_paused() -> Condition:
-    return Condition("Paused", False, "NotPaused")
-
-
 def _paused(
     spec: TopicSpec,
     synced: Condition,
@@ -404,8 +400,7 @@ def _paused(
     drifted = Condition("DriftDetected", None, "Paused")
     if differences is not None:
         drifted = _drift_condition(differences)
-    paused = Condition("Paused", True, "Paused")
-    return TopicPlan((), (*health, synced, drifted, paused), shown)
+    return TopicPlan((), (*health, synced, drifted, status.paused(True)), shown)
 
 
 def refused(plan: TopicPlan, why: str) -> TopicPlan:
@@ -423,7 +418,7 @@ def _waiting(
     synced = Condition("Synced", False, reason, message)
     return TopicPlan(
         (),
-        (*status.progressing(reason, message), synced, _not_paused()),
+        (*status.progressing(reason, message), synced, status.paused(False)),
         shown,
         requeue_after=requeue_after,
     )
@@ -434,21 +429,23 @@ def _unseen(
 ) -> TopicPlan:
     """Return the plan of a Topic of which nobody knows whether it is as the spec says."""
     synced = Condition("Synced", None, health[0].reason, health[0].message)
-    return TopicPlan((), (*health, synced, _not_paused()), shown, requeue_after=requeue_after)
+    return TopicPlan(
+        (), (*health, synced, status.paused(False)), shown, requeue_after=requeue_after
+    )
 
 
 def with_pause(plan: TopicPlan, spec: TopicSpec, cluster: ClusterState) -> TopicPlan:
     """Return the plan with what is true of the pause, whatever else there is to say."""
     if not (spec.paused or cluster.paused):
         return plan
-    paused = Condition("Paused", True, "Paused")
+    paused = status.paused(True)
     told = tuple(paused if one.type == paused.type else one for one in plan.conditions)
     return replace(plan, conditions=told)
 
 
 def _blocked(reason: str, message: str, shown: Mapping[str, Any]) -> TopicPlan:
     synced = Condition("Synced", False, reason, message)
-    return TopicPlan((), (*status.stalled(reason, message), synced, _not_paused()), shown)
+    return TopicPlan((), (*status.stalled(reason, message), synced, status.paused(False)), shown)
 
 
 def _fields(spec: TopicSpec, view: TopicView, known: int | None) -> dict[str, Any]:

@@ -99,8 +99,8 @@ def _tell(
     context: ReconcileContext, body: Body, cluster: UserCluster, conditions: Iterable[Condition]
 ) -> None:
     """Report why nothing is written; what the resource wrote stays in the status."""
-    paused = bool(body["spec"].get("paused")) or cluster.state.paused
-    told = (*conditions, Condition("Paused", paused, "Paused" if paused else "NotPaused"))
+    is_paused = bool(body["spec"].get("paused")) or cluster.state.paused
+    told = (*conditions, status.paused(is_paused))
     status_update.write_status(context, body, told, status_update.remembered(body, _REMEMBERED))
 
 
@@ -140,7 +140,7 @@ def _paused(run: _UserRun, found: SecretPlan) -> float:
     health = status.stalled("Paused", f"{why}; changes are pending")
     if not changes and not found.is_due:
         health = status.ready("Paused", why)
-    told = (*health, plan.effective(run.wanted, run.cluster), Condition("Paused", True, "Paused"))
+    told = (*health, plan.effective(run.wanted, run.cluster), status.paused(True))
     kept = status_update.remembered(run.body, _REMEMBERED)
     status_update.write_status(run.context, run.body, told, kept)
     return STEADY_SECONDS
@@ -174,7 +174,7 @@ def _carry_out(run: _UserRun, found: SecretPlan) -> float:
         _apply(run.zookeeper, user, target, claimed)
     effect = plan.effective(run.wanted, run.cluster)
     message = "" if effect.status else effect.message
-    told = (*status.ready("Synced", message), effect, Condition("Paused", False, "NotPaused"))
+    told = (*status.ready("Synced", message), effect, status.paused(False))
     fields = plan.fields(user, found.name, plan.owned(target))
     status_update.write_status(run.context, body, told, fields, _events(run, found, changes))
     return STEADY_SECONDS
@@ -186,7 +186,7 @@ def _claim(run: _UserRun, body: Body, claimed: WrittenByUser, found: SecretPlan)
     reason = status.CREATING if is_new else "Updating"
     health = status.progressing(reason, "writing what differs to ZooKeeper")
     fields = plan.fields(run.wanted.username, found.name, claimed)
-    told = (*health, Condition("Paused", False, "NotPaused"))
+    told = (*health, status.paused(False))
     after = status_update.write_status(run.context, body, told, fields)
     same = all(
         body["metadata"].get(one) == after["metadata"].get(one)
