@@ -1,0 +1,165 @@
+"""The objects of a job's driver: its pod, configuration, rights, volume, and Service of the UI."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from odradek_operator.group import driver as drivers
+from odradek_operator.group import driver_objects, job_account
+from odradek_operator.group.driver import Action
+from odradek_operator.shared import apply, status, status_update
+from odradek_operator.shared.apply import GROWN, ReconcileContext
+from odradek_operator.shared.job_spec import JobSpec
+from odradek_operator.shared.kube import KubeError
+from odradek_operator.shared.objects import Object
+from odradek_operator.shared.spec import Body, ResourceMeta
+from odradek_operator.shared.status import Condition, Event
+
+
+def act(
+    context: ReconcileContext,
+    body: Body,
+    meta: ResourceMeta,
+    task: JobSpec,
+    decision: drivers.DriverDecision,
+    pod: Mapping[str, Any] | None,
+    made: Object,
+    text: str,
+) -> list[Event]:
+    """Start or stop the driver as decided, unless the resource has changed; return the Events.
+
+    `made` is the pod to create, with the job file `text`, and `pod` the one that is there.
+    """
+    if decision.action is Action.NONE or not apply.still_wanted(context, body):
+        return []
+    if decision.action is Action.DELETE:
+        assert pod is not None
+        # The status says so before the pod is deleted, or a crash in between would
+        # count its end as a failure; the caller writes the status too late for that.
+        remembered = {**body.get("status", {}).get("job", {}), **_memory_fields(decision, meta)}
+        status_update.write_status(context, body, (), {"job": remembered})
+        context.kube.delete(pod)
+        failed = decision.memory.application + decision.memory.infrastructure > 0
+        return [Event("DriverStopped", decision.message, warning=failed)]
+    claim = driver_objects.claim(meta, task)
+    if claim is not None:
+        name = claim["metadata"]["name"]
+        if context.kube.get("v1", "PersistentVolumeClaim", meta.namespace, name) is None:
+            context.kube.apply(claim)
+    apply.apply_object(context, driver_objects.config_map(meta, task, text))
+    # Never replaced: executors of a driver that still ends may be starting.
+    _create(context, job_account.auth_secret(meta, driver_objects.labels(meta)))
+    _apply_account(context, meta, task, task.priority_class)
+    # Create, do not apply: a stale read must not lead to two drivers.
+    created = _create(context, made)
+    if created is None:
+        return []
+    admitted = created["spec"].get("priorityClassName")
+    if admitted != task.priority_class:
+        # The cluster's default, which its executors have, too.
+        _apply_account(context, meta, task, admitted)
+    return [Event("DriverStarted", f"started pod {made['metadata']['name']}")]
+
+
+def _memory_fields(decision: drivers.DriverDecision, meta: ResourceMeta) -> dict[str, Any]:
+    return drivers.status_fields(decision.memory, driver_objects.driver_name(meta.name), None)
+
+
+def _create(context: ReconcileContext, wanted: Object) -> Object | None:
+    """Create an object; None if there is one of this name."""
+    try:
+        return context.kube.create(wanted)
+    except KubeError as error:
+        if error.code != 409:
+            raise
+        return None
+
+
+def _apply_account(
+    context: ReconcileContext, meta: ResourceMeta, task: JobSpec, priority_class: str | None
+) -> None:
+    """Apply the job's service account and rights; `priority_class` is the driver's."""
+    for one in driver_objects.account_objects(meta, task, context.platform, priority_class):
+        apply.apply_object(context, one)
+
+
+def restore_account(
+    context: ReconcileContext, body: Body, meta: ResourceMeta, task: JobSpec, pod: Object
+) -> None:
+    """Apply the rights that somebody deleted, or that lack the driver's priority, since the
+    operator ended before it knew that.
+    """
+    if apply.still_wanted(context, body):
+        _apply_account(context, meta, task, pod["spec"].get("priorityClassName"))
+
+
+def apply_ui(context: ReconcileContext, body: Body, meta: ResourceMeta, pod: Object) -> None:
+    """Apply the Service of a running driver's UI, which was the former driver's until now.
+
+    A Service of that name that somebody else has made is left alone.
+    """
+    wanted = driver_objects.ui_service(meta, pod)
+    name, named = wanted["metadata"]["name"], wanted["metadata"]["labels"]
+    live = context.kube.get("v1", "Service", meta.namespace, name)
+    if live is not None:
+        is_foreign = live["metadata"].get("labels") != named
+        if is_foreign or is_owned_by(pod["metadata"]["uid"], live):
+            return
+    if apply.still_wanted(context, body):
+        context.kube.apply(wanted)
+
+
+def resize(context: ReconcileContext, body: Body, config_map: Object) -> None:
+    """Tell a running driver the number of executors, in its job file."""
+    if apply.still_wanted(context, body):
+        apply.apply_object(context, config_map)
+
+
+def grow_volume(
+    context: ReconcileContext, body: Body, meta: ResourceMeta, task: JobSpec
+) -> tuple[Condition, ...]:
+    """Expand the volume to the size in the spec, and report it.
+
+    The status of this generation is trusted, so that the claim is not read every time.
+    """
+    if task.volume_size is None:
+        return ()
+    before = status.condition_of(body.get("status", {}), GROWN)
+    known = before is not None and before.get("observedGeneration") == meta.generation
+    if before is None or not known or before["status"] != "True":
+        if not apply.still_wanted(context, body):
+            return ()
+        name = driver_objects.claim_name(meta.name)
+        held = apply.grow_claim(context, meta.namespace, name, task.volume_size)
+        if held is not None:
+            return (held,)
+    return (Condition(GROWN, True, "AsSpecified"),)
+
+
+def remove(context: ReconcileContext, meta: ResourceMeta) -> bool:
+    """Delete the driver of a group without a job; True while the pod still exists."""
+    driver = driver_objects.driver_name(meta.name)
+    pod = context.kube.get("v1", "Pod", meta.namespace, driver)
+    if pod is None or not owns(meta, pod):
+        return False
+    if "deletionTimestamp" not in pod["metadata"]:
+        context.kube.delete(pod)
+    return True
+
+
+def hash_of(pod: Mapping[str, Any]) -> str | None:
+    """Return the hash of the spec that a driver was started with."""
+    marked: str | None = pod["metadata"].get("annotations", {}).get(drivers.SPEC_HASH)
+    return marked
+
+
+def owns(meta: ResourceMeta, pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod belongs to the resource."""
+    return is_owned_by(meta.uid, pod)
+
+
+def is_owned_by(uid: str, one: Mapping[str, Any]) -> bool:
+    """Return whether an object belongs to the one with this uid."""
+    owners = one["metadata"].get("ownerReferences", ())
+    return any(owner["uid"] == uid for owner in owners)
