@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from odradek_operator.cluster import console_objects, deployments
+from odradek_operator.cluster import console_objects
 from odradek_operator.shared import apply, client_users, cluster_access, kube, zookeeper_login
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.cluster_secrets import CONSOLE_USER
 from odradek_operator.shared.console_spec import ConsoleSpec
-from odradek_operator.shared.objects import Object
+from odradek_operator.shared.objects import Object, belongs_to
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition
 
@@ -83,7 +83,7 @@ def _differs(context: ReconcileContext, meta: ResourceMeta, wanted: Object) -> b
     """Return whether an object must be applied. Raises ClientUserError for somebody else's."""
     about = wanted["metadata"]
     live = context.kube.get(wanted["apiVersion"], wanted["kind"], about["namespace"], about["name"])
-    if live is not None and not deployments.is_owned(meta, live):
+    if live is not None and not belongs_to(meta.uid, live):
         text = f"{wanted['kind']} {about['name']} exists and does not belong to {meta.name}"
         raise ClientUserError("ResourceConflict", text)
     return live is None or kube.differs(wanted, live)
@@ -93,7 +93,7 @@ def _delete_service(context: ReconcileContext, meta: ResourceMeta) -> None:
     """Delete the Service of a console that listens for it no more."""
     name = console_objects.console_name(meta.name)
     live = context.kube.get("v1", "Service", meta.namespace, name)
-    if live is not None and deployments.is_owned(meta, live):
+    if live is not None and belongs_to(meta.uid, live):
         context.kube.delete(live)
         log.info("%s: deleted Service %s", meta.name, name)
 
@@ -119,7 +119,7 @@ def _remove(context: ReconcileContext, body: Body, meta: ResourceMeta, wanted: C
     """Take away what the console could do, and then the console."""
     name = console_objects.console_name(meta.name)
     live = context.kube.get("apps/v1", "Deployment", meta.namespace, name)
-    if live is None or not deployments.is_owned(meta, live):
+    if live is None or not belongs_to(meta.uid, live):
         return
     if not apply.still_wanted(context, body):
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from odradek_operator.cluster.objects import TEMPLATE_HASH
 from odradek_operator.shared import cluster_access
@@ -103,9 +102,3 @@ def use_client_user(pod: Object, access: ClusterAccess | None, secret: str, opti
     (container,) = pod["containers"]
     container["args"].append(f"{option}={cluster_access.MOUNT}/{PROPERTIES}")
     mount_secret(pod, "brokers", secret, cluster_access.MOUNT)
-
-
-def is_owned(meta: ResourceMeta, live: Mapping[str, Any] | None) -> bool:
-    """Return whether an object is there, and of this resource."""
-    owners = live["metadata"].get("ownerReferences", ()) if live else ()
-    return any(one["uid"] == meta.uid for one in owners)

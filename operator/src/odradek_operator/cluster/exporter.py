@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from odradek_operator.cluster import deployments, exporter_objects
+from odradek_operator.cluster import exporter_objects
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.shared import (
     apply,
@@ -17,6 +17,7 @@ from odradek_operator.shared import (
 from odradek_operator.shared.apply import ReconcileContext, WorkloadSettings
 from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.cluster_secrets import EXPORTER_USER
+from odradek_operator.shared.objects import belongs_to
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition
 
@@ -78,6 +79,6 @@ def _delete(context: ReconcileContext, meta: ResourceMeta) -> None:
     """Delete the exporter that was made while the installation had them."""
     name = exporter_objects.exporter_name(meta.name)
     live = context.kube.get("apps/v1", "Deployment", meta.namespace, name)
-    if live is not None and deployments.is_owned(meta, live):
+    if live is not None and belongs_to(meta.uid, live):
         context.kube.delete(live)
         log.info("%s: deleted Deployment %s", meta.name, name)

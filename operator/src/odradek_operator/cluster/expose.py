@@ -26,7 +26,7 @@ from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.broker_sets import BrokerSets, broker_id_of
 from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.objects import Object
+from odradek_operator.shared.objects import Object, belongs_to
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition
 
@@ -122,7 +122,7 @@ def _own(context: ReconcileContext, meta: ResourceMeta) -> dict[str, dict[str, A
         one["metadata"]["name"]: {**one, **kind}
         for one in context.kube.select("v1", "Service", meta.namespace, selector)
         if exposed_services.LISTENER_LABEL in one["metadata"].get("labels", {})
-        and any(each["uid"] == meta.uid for each in one["metadata"].get("ownerReferences", ()))
+        and belongs_to(meta.uid, one)
     }
 
 
@@ -131,9 +131,9 @@ def _refuse_of_others(context: ReconcileContext, meta: ResourceMeta, name: str) 
     found = context.kube.get("v1", "Service", meta.namespace, name)
     if found is None:
         return
-    owners = found["metadata"].get("ownerReferences", ())
-    if any(one["uid"] == meta.uid for one in owners):
+    if belongs_to(meta.uid, found):
         return
+    owners = found["metadata"].get("ownerReferences", ())
     if any((one["kind"], one["name"]) == (meta.kind, meta.name) for one in owners):
         text = f"Service {name} is of a former KafkaCluster of this name, and goes with it"
         raise NotPreparedError("ServiceTerminating", text, waits=True)

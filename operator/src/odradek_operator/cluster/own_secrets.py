@@ -11,7 +11,7 @@ from typing import Any
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.shared import apply
 from odradek_operator.shared.apply import ReconcileContext
-from odradek_operator.shared.objects import Object, metadata
+from odradek_operator.shared.objects import Object, belongs_to, metadata
 from odradek_operator.shared.spec import GROUP, Body, ResourceMeta
 from odradek_operator.shared.status import Event
 
@@ -73,8 +73,7 @@ class OwnSecrets:
         return decode(found)
 
     def _is_own(self, found: Mapping[str, Any]) -> bool:
-        owners = found["metadata"].get("ownerReferences", ())
-        return any(one["uid"] == self._meta.uid for one in owners)
+        return belongs_to(self._meta.uid, found)
 
     def _refuse_of_resource(self, name: str, found: Mapping[str, Any]) -> None:
         """Raise NotPreparedError for a Secret of another resource of ours."""

@@ -12,7 +12,7 @@ from odradek_operator.shared import apply, status, status_update
 from odradek_operator.shared.apply import GROWN, ReconcileContext
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.objects import Object
+from odradek_operator.shared.objects import Object, belongs_to
 from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 
@@ -104,7 +104,7 @@ def apply_ui(context: ReconcileContext, body: Body, meta: ResourceMeta, pod: Obj
     live = context.kube.get("v1", "Service", meta.namespace, name)
     if live is not None:
         is_foreign = live["metadata"].get("labels") != named
-        if is_foreign or is_owned_by(pod["metadata"]["uid"], live):
+        if is_foreign or belongs_to(pod["metadata"]["uid"], live):
             return
     if apply.still_wanted(context, body):
         context.kube.apply(wanted)
@@ -141,7 +141,7 @@ def remove(context: ReconcileContext, meta: ResourceMeta) -> bool:
     """Delete the driver of a group without a job; True while the pod still exists."""
     driver = driver_objects.driver_name(meta.name)
     pod = context.kube.get("v1", "Pod", meta.namespace, driver)
-    if pod is None or not owns(meta, pod):
+    if pod is None or not belongs_to(meta.uid, pod):
         return False
     if "deletionTimestamp" not in pod["metadata"]:
         context.kube.delete(pod)
@@ -152,14 +152,3 @@ def hash_of(pod: Mapping[str, Any]) -> str | None:
     """Return the hash of the spec that a driver was started with."""
     marked: str | None = pod["metadata"].get("annotations", {}).get(drivers.SPEC_HASH)
     return marked
-
-
-def owns(meta: ResourceMeta, pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod belongs to the resource."""
-    return is_owned_by(meta.uid, pod)
-
-
-def is_owned_by(uid: str, one: Mapping[str, Any]) -> bool:
-    """Return whether an object belongs to the one with this uid."""
-    owners = one["metadata"].get("ownerReferences", ())
-    return any(owner["uid"] == uid for owner in owners)

@@ -28,7 +28,7 @@ from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.objects import EXECUTORS, Object
+from odradek_operator.shared.objects import EXECUTORS, Object, belongs_to
 from odradek_operator.shared.pods import pending_reason
 from odradek_operator.shared.spec import Body, GroupSpec, ResourceMeta
 from odradek_operator.shared.status import Condition
@@ -101,7 +101,7 @@ def _run(run: JobRun, body: Body, task: JobSpec, told: tuple[Condition, ...]) ->
     made = driver_objects.driver_pod(meta, task, context.platform, text)
     memory = drivers.remember(body.get("status", {}))
     marked = made["metadata"]["annotations"][drivers.SPEC_HASH]
-    foreign = pod is not None and not driver_effects.owns(meta, pod)
+    foreign = pod is not None and not belongs_to(meta.uid, pod)
     if foreign:
         taken = status.stalled(
             "ResourceConflict", f"pod {driver} exists and does not belong to this job"
@@ -215,7 +215,7 @@ def _view_job(
     if runs and group_conditions.lacks_executors(task, report or {}):
         meta = pod["metadata"]
         found = context.kube.select("v1", "Pod", meta["namespace"], EXECUTORS)
-        mine = (one for one in found if driver_effects.is_owned_by(meta["uid"], one))
+        mine = (one for one in found if belongs_to(meta["uid"], one))
         obstacle = next((text for one in mine if (text := pending_reason(one))), None)
     return JobView(report, obstacle, _waited(body, pod, context.now()))
 

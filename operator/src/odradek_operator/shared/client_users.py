@@ -35,7 +35,7 @@ from odradek_operator.shared.apply import REFUSALS, ReconcileContext
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess, Right
 from odradek_operator.shared.kube import Kube, KubeError
-from odradek_operator.shared.objects import CLUSTER_LABEL, MANAGED_BY, Object, metadata
+from odradek_operator.shared.objects import CLUSTER_LABEL, MANAGED_BY, Object, belongs_to, metadata
 from odradek_operator.shared.spec import ResourceMeta
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.user_znodes import FullZnodeError, OvertakenError
@@ -118,7 +118,7 @@ def ensure(
     ca = _authority(context.kube, access, namespace) if access.tls else ""
     meta = user.meta
     live = context.kube.get("v1", "Secret", meta.namespace, user.secret)
-    if live is not None and not _is_own(meta, live):
+    if live is not None and not belongs_to(meta.uid, live):
         raise ClientUserError(
             "ResourceConflict", f"Secret {user.secret} exists and does not belong to {meta.name}"
         )
@@ -155,10 +155,6 @@ def _authority(client: Kube, access: ClusterAccess, namespace: str) -> str:
     return ca
 
 
-def _is_own(meta: ResourceMeta, live: Object) -> bool:
-    return any(one["uid"] == meta.uid for one in live["metadata"].get("ownerReferences", ()))
-
-
 def write_files(
     context: ReconcileContext,
     meta: ResourceMeta,
@@ -168,7 +164,7 @@ def write_files(
 ) -> None:
     """Make a Secret of `meta` have these texts and no others. Raises ClientUserError, KubeError."""
     live = context.kube.get("v1", "Secret", meta.namespace, name)
-    if live is not None and not _is_own(meta, live):
+    if live is not None and not belongs_to(meta.uid, live):
         raise ClientUserError(
             "ResourceConflict", f"Secret {name} exists and does not belong to {meta.name}"
         )

@@ -28,6 +28,11 @@ def owner_reference(meta: ResourceMeta) -> Object:
     }
 
 
+def belongs_to(uid: str, one: Mapping[str, Any]) -> bool:
+    """Return whether the owner with this uid is among those of an object."""
+    return any(owner["uid"] == uid for owner in one["metadata"].get("ownerReferences", ()))
+
+
 def metadata(meta: ResourceMeta, name: str, all_labels: Mapping[str, str]) -> Object:
     """Metadata of a child object."""
     return {

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from odradek.zk.znodes import TopicAssignment
-from odradek_operator.shared.objects import MANAGED_BY, Object, digest, metadata
+from odradek_operator.shared.objects import MANAGED_BY, Object, belongs_to, digest, metadata
 from odradek_operator.shared.spec import API_VERSION, Body, ResourceMeta, TopicSpec
 from odradek_operator.shared.views import FINISHED_PHASES
 from odradek_operator.topic import drift
@@ -30,7 +30,7 @@ def owned_by(uid: str, bodies: Iterable[Body]) -> tuple[OwnMove, ...]:
             _outcome(body),
         )
         for body in bodies
-        if any(one["uid"] == uid for one in body["metadata"].get("ownerReferences", ()))
+        if belongs_to(uid, body)
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from odradek_operator.shared import kube, status
-from odradek_operator.shared.objects import MANAGED_BY, Object, digest, metadata
+from odradek_operator.shared.objects import MANAGED_BY, Object, belongs_to, digest, metadata
 from odradek_operator.shared.spec import API_VERSION, Body, ResourceMeta, TopicSpec
 from odradek_operator.shared.status import Condition
 
@@ -96,7 +96,7 @@ def _plan(
     meta: ResourceMeta, spec: TopicSpec, body: Body, around: TableContext, exists: bool
 ) -> TablePlan:
     found = around.groups.get(group_name(meta.name))
-    own = found if found is not None and owns(meta, found) else None
+    own = found if found is not None and belongs_to(meta.uid, found) else None
     table = None if meta.deleting else spec.table
     if table is None:
         return TablePlan(delete=own)
@@ -228,12 +228,6 @@ def _state(group: Body, former: Mapping[str, Any]) -> dict[str, Any]:
         "lastCommit": job.get("lastCommitTime", former.get("lastCommit")),
     }
     return {name: value for name, value in state.items() if value is not None}
-
-
-def owns(meta: ResourceMeta, group: Body) -> bool:
-    """Return whether a ConsumerGroup is the one of this Topic."""
-    owners = group["metadata"].get("ownerReferences", ())
-    return any(one["uid"] == meta.uid for one in owners)
 
 
 def _only(table: Mapping[str, Any], *names: str) -> dict[str, Any]:

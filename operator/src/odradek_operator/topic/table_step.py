@@ -7,6 +7,7 @@ from dataclasses import replace
 from odradek_operator.shared import apply, kube, spec
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.kube import KubeError
+from odradek_operator.shared.objects import belongs_to
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.status import Condition
 from odradek_operator.topic import table
@@ -22,7 +23,7 @@ def carry_out(context: ReconcileContext, body: Body, plan: TablePlan) -> TablePl
     meta, wanted = spec.parse_meta(body), plan.apply
     name = wanted["metadata"]["name"]
     live = kube.custom(context.kube, wanted["kind"], meta.namespace, name)
-    if live is not None and not table.owns(meta, live):
+    if live is not None and not belongs_to(meta.uid, live):
         return replace(plan, condition=table.taken(meta), fields={})
     try:
         # Do not cache: the watch event would be deduplicated and never reconciled.
@@ -42,5 +43,5 @@ def _delete(context: ReconcileContext, body: Body, group: Body) -> None:
     live = kube.custom(context.kube, group["kind"], meta.namespace, name)
     if live is None:
         context.forget(group)
-    elif table.owns(meta, live):
+    elif belongs_to(meta.uid, live):
         context.kube.delete(live)

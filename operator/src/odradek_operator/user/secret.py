@@ -44,11 +44,6 @@ class UnusableSecretError(ValueError):
     """A value of a Secret cannot be used; the text does not show it."""
 
 
-def is_own(meta: ResourceMeta, live: Mapping[str, Any]) -> bool:
-    """Return whether a Secret belongs to this resource."""
-    return any(one["uid"] == meta.uid for one in live["metadata"].get("ownerReferences", ()))
-
-
 def value(live: Mapping[str, Any], key: str) -> str:
     """Return the text of a key, "" where there is none. Raises UnusableSecretError."""
     try:
