@@ -93,9 +93,9 @@ def test_file_that_opens_while_it_is_renamed_is_the_same_one(log: Log) -> None:
         one.index.file.release()
         one.close_files()
 
-    assert steps.between_lines(segments, use, lambda: one.rename_suffix("", ".swap")) > 3
+    assert steps.between_lines(segments, use, lambda: one.rename_suffix(".swap")) > 3
     assert sorted(name.removesuffix(".swap") for name in os.listdir(log.directory)) == names
-    one.rename_suffix(".swap", "")
+    one.rename_suffix("")
     assert sorted(os.listdir(log.directory)) == names
     use()
 

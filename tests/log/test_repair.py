@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from odradek.config import TopicConfig
 from odradek.tools.log_repair import repair
 from tests.support.logs import Partition, batch, flip, read_all
+from tests.support.transactions import end, write
 
 CONFIG = TopicConfig(segment_bytes=900, index_interval_bytes=50)
 
@@ -103,6 +104,21 @@ def test_indexes_are_made_anew(partition: Partition, suffix: str, how: str) -> N
         == (before[index.with_suffix(".log").name])
     )
     assert offsets(partition) == list(range(40))
+
+
+def test_markers_that_are_cut_off_are_no_more_in_the_index(partition: Partition) -> None:
+    log = partition.open(clean=True)
+    for _ in range(2):
+        write(log, 7)
+        marker = end(log, 7, commit=False)
+    path, size = Path(log.segments.active.log.path), log.segments.active.size
+    partition.close(log)
+    flip(path, (size - 1) * 8)
+    assert run(partition.folder, "--execute").exit_code == 0
+    log = partition.open(clean=True)
+    told = log.reader.aborted(0, log.log_end_offset)
+    assert [one.last_offset for one in told] == [marker - 2]
+    partition.close(log)
 
 
 def test_a_damaged_snapshot_is_moved_aside(partition: Partition) -> None:

@@ -37,6 +37,7 @@ from odradek.log.segment.segment import (
     Segment,
     SegmentSettings,
 )
+from odradek.log.segment.transaction_index import CorruptTransactionIndexError
 from odradek.tools import leader_epochs, log_dump
 from odradek.tools.leader_epochs import EpochCheck, WrongEpoch
 from odradek.tools.log_dump import commands
@@ -235,6 +236,9 @@ def _carry_out(cut: Cut) -> None:
     topic = TopicConfig()
     settings = SegmentSettings(topic.index_interval_bytes, topic.segment_index_bytes, wall_ms())
     segment = Segment(str(cut.log.parent), int(cut.log.stem), settings)
+    # A damaged index of aborted transactions is left to the broker, which reads the batches for it.
+    with contextlib.suppress(FileNotFoundError, CorruptTransactionIndexError):
+        segment.aborted.load()
     segment.recover(lambda position, header, data: None)
     segment.become_inactive()
     segment.flush()

@@ -7,8 +7,9 @@ up to the end of the map without the records that the map supersedes, and merges
 segment.bytes. Offsets, producer fields and batch boundaries stay. A batch that loses no record is
 copied byte for byte. A batch that loses all goes, unless it is its producer's newest: that one
 stays as an empty batch, so that the producer's sequence survives. Tombstones go when they have been
-clean for delete.retention.ms. Control batches always stay, and so do batches that unpack to more
-than the limit: Kafka has no limit, and they may have been accepted before the topic was compacted.
+clean for delete.retention.ms. Records of aborted transactions supersede nothing, and go. Control
+batches always stay, and so do batches that unpack to more than the limit: Kafka has no limit, and
+they may have been accepted before the topic was compacted.
 
 Copies are written as `.cleaned` and made durable. They are renamed to `.swap`, and are complete
 from then on; the originals become `.deleted`, and the copies take their names. Recovery finishes or
@@ -19,7 +20,8 @@ or deleted in the meantime, its copy is removed.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from odradek.log.partition.log import Log
@@ -84,6 +86,24 @@ class Throttle:
             raise StoppedError
 
 
+class _AbortedBatches:
+    """The batches of aborted transactions, as the segments' indexes tell."""
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        # First and last offsets by producer id, rising.
+        self._of: dict[int, list[tuple[int, int]]] = {}
+        for segment in segments:
+            for one in segment.aborted.since(0):
+                self._of.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
+
+    def __contains__(self, header: Header) -> bool:
+        if not self._of or not header.is_transactional:
+            return False
+        ranges = self._of.get(header.producer_id, [])
+        following = bisect_left(ranges, header.base_offset, key=lambda one: one[1])
+        return following < len(ranges) and ranges[following][0] <= header.base_offset
+
+
 def dirty_range(log: Log, first_dirty: int, now_ms: int) -> DirtyRange:
     """Return the part of a log that may be cleaned now. Raises OSError and CorruptBatchError."""
     truncations = log.segments.truncations
@@ -92,11 +112,12 @@ def dirty_range(log: Log, first_dirty: int, now_ms: int) -> DirtyRange:
     if start > log.log_end_offset:  # the log was truncated below its clean part
         start = segments[0].base_offset
     end, clean, dirty, oldest = start, 0, 0, now_ms
+    stable = log.last_stable_offset(log.high_watermark)
     for number, segment in enumerate(segments[:-1]):
         upper = segments[number + 1].base_offset
         newest = segment.newest_or_modified_ms()
         too_young = 0 < config.min_compaction_lag_ms > now_ms - newest
-        if upper > log.high_watermark or too_young:
+        if upper > stable or too_young:
             break
         if upper <= start:
             clean += segment.size
@@ -126,18 +147,34 @@ def clean(
     meanwhile, and CorruptBatchError when it is damaged. The segments it was working on are
     unchanged then.
     """
-    newest, end = _newest_offsets(log, dirty, max_keys, throttle, buffer_bytes)
+    aborted = _AbortedBatches(log.segments)
+    newest, end = _newest_offsets(log, dirty, aborted, max_keys, throttle, buffer_bytes)
     if end <= dirty.start:
         return dirty.start
     segments = [each for each in log.segments[:-1] if each.base_offset < end]
     horizon_ms = _delete_horizon_ms(segments, dirty.start, log.config.delete_retention_ms)
     for group in _groups(segments, log.config.segment_bytes):
-        _clean_group(log, group, newest, end, dirty.truncations, horizon_ms, throttle, buffer_bytes)
+        _clean_group(
+            log,
+            group,
+            newest,
+            aborted,
+            end,
+            dirty.truncations,
+            horizon_ms,
+            throttle,
+            buffer_bytes,
+        )
     return end
 
 
 def _newest_offsets(
-    log: Log, dirty: DirtyRange, max_keys: int, throttle: Throttle, buffer_bytes: int
+    log: Log,
+    dirty: DirtyRange,
+    aborted: _AbortedBatches,
+    max_keys: int,
+    throttle: Throttle,
+    buffer_bytes: int,
 ) -> tuple[dict[bytes, int], int]:
     """Return the newest offset per key of the dirty part, and the batch boundary where the map
     ends.
@@ -151,7 +188,7 @@ def _newest_offsets(
             throttle.spend(header.size)
             if header.last_offset < dirty.start:
                 continue
-            if not header.is_control and header.record_count > 0:
+            if not header.is_control and header.record_count > 0 and header not in aborted:
                 found = _records(data)
                 if found is None:
                     logger.warning(
@@ -204,6 +241,7 @@ def _clean_group(
     log: Log,
     group: list[Segment],
     newest: dict[bytes, int],
+    aborted: _AbortedBatches,
     end: int,
     truncations: int,
     horizon_ms: int,
@@ -217,7 +255,13 @@ def _clean_group(
             modified_ms = segment.log.modified_ns() // 1_000_000
             for data, header in _batches(segment, buffer_bytes):
                 kept, stored = _filter(
-                    log, data, header, newest, end, keep_tombstones=modified_ms > horizon_ms
+                    log,
+                    data,
+                    header,
+                    newest,
+                    aborted,
+                    end,
+                    keep_tombstones=modified_ms > horizon_ms,
                 )
                 throttle.spend(header.size)
                 if kept is not None:
@@ -225,11 +269,12 @@ def _clean_group(
                     copy.append([kept], len(kept), places)
                     copy.publish(places, len(kept))
                     throttle.spend(len(kept))
+            copy.aborted.append_all(segment.aborted)  # as the markers stay
         copy.become_inactive()
         copy.flush()
         modified_ns = group[-1].log.modified_ns()
         copy.log.set_modified_ns(modified_ns)
-        if not log.replace_segments(group, copy, (CLEANED_SUFFIX, SWAP_SUFFIX), truncations):
+        if not log.replace_segments(group, copy, SWAP_SUFFIX, truncations):
             raise FileRetiredError(group[0].log.path)
     except BaseException:
         log.segments.discard_copy(copy)
@@ -241,6 +286,7 @@ def _filter(
     data: memoryview,
     header: Header,
     newest: dict[bytes, int],
+    aborted: _AbortedBatches,
     end: int,
     *,
     keep_tombstones: bool,
@@ -248,7 +294,7 @@ def _filter(
     """Return the batch without superseded records: unchanged, smaller, emptied, or None."""
     if header.is_control or header.base_offset >= end:
         return bytes(data), header
-    found = _records(data) if header.record_count > 0 else []
+    found = _records(data) if header.record_count > 0 and header not in aborted else []
     if found is None:
         return bytes(data), header
     kept = [

@@ -179,6 +179,16 @@ class Log:
         self._high_watermark = offset = offset if offset > start else start
         assert offset <= end, f"{self._name}: log start above log end"
 
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Return the offset up to which readers of committed records may read: every transaction
+        below it is decided.
+        """
+        transactions = self.producers.transactions
+        if not transactions.are_undecided:
+            return high_watermark
+        stable = transactions.last_stable_offset(high_watermark)
+        return max(stable, self.segments.log_start_offset)
+
     @property
     def latest_epoch(self) -> int:
         """Newest leader epoch that wrote here, -1 when none."""
@@ -300,7 +310,7 @@ class Log:
         place = 0, size, base, last, newest_ms
         self._write(buffers, size, (place,), last, newest_ms, now_ms, base)
         if by_producer:
-            self.producers.note(header, last, newest_ms, _marker_epoch(header, data))
+            self._note_producer(header, last, newest_ms, data)
         elif self.producers.end_offset == base:  # else a batch before is still to be noted
             self.producers.end_offset = last + 1
         # Last, because it writes a file, which can fail: the batch is in the log all the same.
@@ -399,12 +409,28 @@ class Log:
         self._write((data,), len(data), places, last, newest_ms, now_ms, _lowest_offset(first))
         for at, header in batches:
             if header.producer_id >= 0:
-                marker = _marker_epoch(header, data[at - begin : at - begin + header.size])
-                self.producers.update(header, marker)
+                written = data[at - begin : at - begin + header.size]
+                self._note_producer(header, header.last_offset, header.max_timestamp, written)
         self.producers.end_offset = last + 1
         # Last, because it writes a file, which can fail: the batches are in the log all the same.
         self.epochs.note_batches(batches)
         return last
+
+    def _note_producer(self, header: Header, last: int, timestamp: int, data: Buffer) -> None:
+        """Note the batch of a producer that was written last; its end is in `data` if it is a
+        marker.
+        """
+        if not header.attributes & batch.CONTROL:
+            self.producers.note(header, last, timestamp, None)
+            return
+        marker = contents.marker_of(header, data)
+        aborted = self.producers.aborted_by(header, last, marker)
+        if aborted is not None:
+            # First, because it writes a file, which can fail: the next append then reads the
+            # producers' state again, and adds what the index lacks.
+            self.segments.active.aborted.append(aborted)
+        self.producers.note(header, last, timestamp, marker)
+        self.producers.transactions.forget_replicated(self._high_watermark)
 
     def _write(
         self,
@@ -546,6 +572,7 @@ class Log:
     def _raise_log_start(self, offset: int) -> None:
         if self.segments.raise_log_start(offset):
             self.epochs.truncate_from_start(offset)
+            self.producers.forget_deleted(offset)
             self.environment.on_start_raised(self)
 
     def apply_retention(self, *, only_hidden: bool = False) -> int:
@@ -572,11 +599,11 @@ class Log:
         self.segments.delete_due(self.environment.monotonic())
 
     def replace_segments(
-        self, old: Sequence[Segment], copy: Segment, suffixes: tuple[str, str], truncations: int
+        self, old: Sequence[Segment], copy: Segment, swap_suffix: str, truncations: int
     ) -> bool:
         """Replace compacted segments; see `SegmentList.replace`."""
         try:
-            return self.segments.replace(old, copy, suffixes, truncations, self.delete_at)
+            return self.segments.replace(old, copy, swap_suffix, truncations, self.delete_at)
         finally:
             self.request_housekeeping()
 
@@ -729,13 +756,6 @@ class Log:
             self.failures.close()
             for segment in self.segments:
                 segment.retire()
-
-
-def _marker_epoch(header: Header, data: Buffer) -> int | None:
-    """Return the coordinator epoch of a control batch, None of others."""
-    if header.attributes & batch.CONTROL:
-        return contents.marker_epoch(header, data)
-    return None
 
 
 def _lowest_offset(header: Header) -> int:

@@ -52,6 +52,7 @@ def _delete_oldest(log: LogParts, count: int) -> None:
     log.segments.schedule_delete(dropped, log.delete_at)
     if log.log_start_offset > start:
         log.epochs.truncate_from_start(log.log_start_offset)
+        log.producers.forget_deleted(log.log_start_offset)
     drop_snapshots(log.directory, below=log.segments.bases[0])
 
 

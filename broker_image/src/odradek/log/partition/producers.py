@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from odradek.log.partition.transactions import Transactions
 from odradek.log.records.batch import (
     CLIENT,
     CONTROL,
@@ -34,7 +35,9 @@ from odradek.log.records.batch import (
     Header,
     Origin,
 )
+from odradek.log.records.contents import Marker
 from odradek.log.segment import files
+from odradek.log.segment.transaction_index import AbortedTxn
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -134,6 +137,7 @@ class ProducerStates:
         "forgetful",
         "forgotten",
         "snapshot_offset",
+        "transactions",
     )
 
     def __init__(self, expiry_ms: int, most: int = MOST_PRODUCERS) -> None:
@@ -149,6 +153,7 @@ class ProducerStates:
         self.expiry_ms = expiry_ms
         self.end_offset = 0
         self.snapshot_offset = -1
+        self.transactions = Transactions()
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -235,13 +240,26 @@ class ProducerStates:
         """Let the producers of a former topic of this name go on with their sequences."""
         self._former = former
 
-    def update(self, header: Header, marker_epoch: int | None = None) -> None:
-        """Note a batch of the log; `marker_epoch` is the coordinator epoch of a control batch."""
-        self.note(header, header.last_offset, header.max_timestamp, marker_epoch)
+    def aborted_by(
+        self, header: Header, last_offset: int, marker: Marker | None
+    ) -> AbortedTxn | None:
+        """Return the transaction that a control batch aborts, which is to be noted then; None of
+        other batches, and where the producer has no transaction.
+        """
+        if marker is None or marker.commits:
+            return None
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.transaction_start < 0:
+            return None
+        beside = self.transactions.first_open_beside(header.producer_id)
+        stable = last_offset + 1 if beside < 0 else beside
+        return AbortedTxn(header.producer_id, producer.transaction_start, last_offset, stable)
 
-    def note(
-        self, header: Header, last_offset: int, timestamp: int, marker_epoch: int | None
-    ) -> None:
+    def update(self, header: Header, marker: Marker | None = None) -> None:
+        """Note a batch of the log, with the marker of a control batch."""
+        self.note(header, header.last_offset, header.max_timestamp, marker)
+
+    def note(self, header: Header, last_offset: int, timestamp: int, marker: Marker | None) -> None:
         """As `update`, of a header as the producer sent it: the log's last offset and largest
         timestamp are given.
         """
@@ -262,9 +280,11 @@ class ProducerStates:
             producer.epoch = epoch
         producer.timestamp = timestamp
         if attributes & CONTROL:
-            producer.transaction_start = -1
-            if marker_epoch is not None:
-                producer.coordinator_epoch = marker_epoch
+            if producer.transaction_start >= 0:
+                self.transactions.end(producer_id, last_offset)
+                producer.transaction_start = -1
+            if marker is not None:
+                producer.coordinator_epoch = marker.coordinator_epoch
             return
         if len(producer.batches) == RETAINED_BATCHES:
             del producer.batches[0]
@@ -274,6 +294,17 @@ class ProducerStates:
         producer.batches.append(_tuple(Written, (sequence, last_offset, offset_delta, timestamp)))
         if attributes & TRANSACTIONAL and producer.transaction_start < 0:
             producer.transaction_start = last_offset - offset_delta
+            self.transactions.begin(producer_id, producer.transaction_start)
+
+    def forget_deleted(self, log_start: int) -> None:
+        """Forget the open transactions whose records are all below the log start offset, and whose
+        marker may never come.
+        """
+        for producer_id in self.transactions.open_producers:
+            producer = self._producers[producer_id]
+            if producer.last_offset < log_start:
+                producer.transaction_start = -1
+                self.transactions.drop(producer_id)
 
     def expire(self, now_ms: int) -> None:
         """Forget producers idle for the expiry time, unless their transaction is open."""
@@ -298,6 +329,7 @@ class ProducerStates:
     def clear(self, end_offset: int) -> None:
         """Forget everything; the next batch is expected at `end_offset`."""
         self._producers.clear()
+        self.transactions.restart()
         self.forgetful = end_offset > 0
         self.end_offset = end_offset
         self.snapshot_offset = -1
@@ -326,6 +358,11 @@ class ProducerStates:
         """Replace the state by a snapshot taken at `end_offset`. Raises CorruptSnapshotError."""
         producers = decode(data)
         self._producers = {producer.producer_id: producer for producer in producers}
+        self.transactions.restart(
+            (one.producer_id, one.transaction_start)
+            for one in producers
+            if one.transaction_start >= 0
+        )
         self.end_offset = end_offset
         self.snapshot_offset = end_offset
         # So many are left where others were forgotten.

@@ -21,6 +21,7 @@ from odradek.log.segment import integrity
 from odradek.log.segment.files import FileRetiredError, Region
 from odradek.log.segment.integrity import UnverifiedRange, WrongIndexError
 from odradek.log.segment.segment import Segment
+from odradek.log.segment.transaction_index import AbortedTxn
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 
@@ -32,7 +33,8 @@ class LogSlice(NamedTuple):
     first batch. `more` tells that bytes below the bound follow. The receiver closes the region.
 
     `unverified` lists what `verify` has to check before the slice is served; `truncations` is the
-    number of truncations of the log when the read was planned.
+    number of truncations of the log when the read was planned. The offsets in the region are below
+    `upto`.
     """
 
     offset: int
@@ -41,6 +43,7 @@ class LogSlice(NamedTuple):
     unverified: tuple[UnverifiedRange, ...] = ()
     truncations: int = 0
     whole: bool = True
+    upto: int = 0
 
     @property
     def length(self) -> int:
@@ -67,6 +70,7 @@ class ReadPlan(NamedTuple):
     unverified: tuple[UnverifiedRange, ...] = ()
     truncations: int = 0
     whole: bool = True
+    upto: int = 0
 
 
 _NOTHING = ReadPlan(None, 0, 0, False)
@@ -133,7 +137,13 @@ class LogReader:
             except OSError as error:
                 raise self._failure.storage_error(error) from error
             return LogSlice(
-                offset, region, plan.more, plan.unverified, plan.truncations, plan.whole
+                offset,
+                region,
+                plan.more,
+                plan.unverified,
+                plan.truncations,
+                plan.whole,
+                plan.upto,
             )
 
     def _plan(self, offset: int, max_bytes: int, upto: int | None, min_one: bool) -> ReadPlan:
@@ -197,7 +207,8 @@ class LogReader:
             unverified = (UnverifiedRange(segment, offset, position, piece_end, size, *around),)
         more = piece_end < limit or bound > next_base
         whole = piece_end >= min(first_end, limit)
-        return ReadPlan(segment, position, length, more, unverified, truncations, whole)
+        upto = bound if bound < next_base else next_base
+        return ReadPlan(segment, position, length, more, unverified, truncations, whole, upto)
 
     def _out_of_range(self, offset: int) -> KafkaError:
         segments = self._segments
@@ -206,6 +217,23 @@ class LogReader:
             f"{offset} is not within {segments.log_start_offset} and {segments.log_end_offset} "
             f"of {self._failure.name}",
         )
+
+    def aborted(self, offset: int, upto: int) -> list[AbortedTxn]:
+        """Return the aborted transactions that have records from `offset` on and below `upto`.
+
+        An entry may be far behind its records: with the marker, in a later segment.
+        """
+        segments = self._segments
+        with segments.state_lock:
+            later = segments.entries[max(bisect_right(segments.bases, offset) - 1, 0) :]
+        found: list[AbortedTxn] = []
+        for segment in later:
+            for one in segment.aborted.since(offset):
+                if one.first_offset < upto:
+                    found.append(one)
+                if one.last_stable_offset >= upto:
+                    return found
+        return found
 
     # -- verification ---------------------------------------------------------------------------
 

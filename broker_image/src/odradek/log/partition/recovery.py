@@ -34,9 +34,11 @@ from odradek.log.segment.segment import (
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     Segment,
     file_name,
 )
+from odradek.log.segment.transaction_index import CorruptTransactionIndexError
 
 _GARBAGE = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 _ZEROS_AT_ONCE = 1 << 20
@@ -80,11 +82,12 @@ def open_log(
     os.makedirs(directory, exist_ok=True)
     log = Log(directory, topic, partition, config, environment)
     report = Report()
-    names = _tidy(log, report)
+    names, swapped = _tidy(log, report)
     sizes = _log_sizes(log.directory, names)
     epochs_known = _load_epochs(log, known)
     former_epochs = log.epochs.entries
     segments = [Segment(directory, base, log.segment_settings()) for base in sorted(sizes)]
+    aborted_known = not swapped and _load_aborted(segments, names, report)
     with _closed_on_failure(segments):
         first_dirty = _first_dirty(segments, known)
         for segment in segments[:first_dirty]:
@@ -104,7 +107,7 @@ def open_log(
         if not epochs_known:
             _rebuild_epochs(log, kept, report)
         _restore_last_epoch(log, unsure_epochs, end)
-        _finish(log, kept, end, known, names)
+        _finish(log, kept, end, known, names, aborted_known)
     for segment in log.segments:
         segment.close_files()
     return log, report
@@ -119,6 +122,22 @@ def _closed_on_failure(segments: Iterable[Segment]) -> Iterator[None]:
         for segment in segments:
             segment.retire()
         raise
+
+
+def _load_aborted(segments: list[Segment], names: Collection[str], report: Report) -> bool:
+    """Load the indexes of aborted transactions; return False, with all of them removed, when the
+    batches must be read for them.
+    """
+    present = [one for one in segments if os.path.basename(one.aborted.path) in names]
+    try:
+        for segment in present:
+            segment.aborted.load()
+    except CorruptTransactionIndexError:
+        for segment in present:
+            segment.aborted.reset()
+            report.rebuilt.append(segment.aborted.path)
+        return False
+    return True
 
 
 def _load_epochs(log: Log, known: Checkpointed) -> bool:
@@ -303,7 +322,12 @@ def _rebuild_epochs(log: Log, segments: list[Segment], report: Report) -> None:
 
 
 def _finish(
-    log: Log, segments: list[Segment], end: int, known: Checkpointed, names: Collection[str]
+    log: Log,
+    segments: list[Segment],
+    end: int,
+    known: Checkpointed,
+    names: Collection[str],
+    aborted_known: bool,
 ) -> None:
     """Set offsets, leader epochs and producers, and hand the segments to the log."""
     start = max(known.log_start_offset, segments[0].base_offset if segments else 0)
@@ -325,6 +349,8 @@ def _finish(
     log.epochs.truncate_from_start(start)
     now_ms = log.environment.now_ms()
     try:
+        if not aborted_known:
+            replay.rebuild_aborted(segments, end)
         # A newer snapshot may be of records that a truncation removed.
         replay.rebuild(
             log.producers, log.directory, names, segments, start, end, now_ms, recovery_point
@@ -333,19 +359,29 @@ def _finish(
         log.producers.clear(end)  # the batches behind the damage are unknown
 
 
-def _tidy(log: Log, report: Report) -> set[str]:
-    """Remove garbage, finish swaps; return the names of the files that are left."""
+def _tidy(log: Log, report: Report) -> tuple[set[str], bool]:
+    """Remove garbage, finish swaps; return the names of the files that are left, and whether there
+    was a swap. No index of aborted transactions is left then.
+    """
     names = set(list_names(log.directory))
     left_over = sorted(name for name in names if name.endswith((*_GARBAGE, SWAP_SUFFIX)))
     for name in left_over:
         if name.endswith(_GARBAGE):
             remove_if_there(os.path.join(log.directory, name))
+    swapped = False
     for name in left_over:
         if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
             _finish_swap(log, int(name[:20]), report)
+            swapped = True
         elif name.endswith(SWAP_SUFFIX):
             remove_if_there(os.path.join(log.directory, name))
-    return set(list_names(log.directory)) if left_over else names
+    if left_over:
+        names = set(list_names(log.directory))
+    if swapped:
+        for name in [one for one in names if one.endswith(TXN_INDEX_SUFFIX)]:
+            remove_if_there(os.path.join(log.directory, name))
+            names.remove(name)
+    return names, swapped
 
 
 def _log_sizes(directory: str, names: Iterable[str]) -> dict[int, int]:
@@ -368,7 +404,7 @@ def _finish_swap(log: Log, base: int, report: Report) -> None:
     """Put a compacted segment in the place of those it was made from."""
     swap = Segment(log.directory, base, log.segment_settings(), SWAP_SUFFIX)
     end = base
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
         remove_if_there(os.path.join(log.directory, file_name(base, suffix + SWAP_SUFFIX)))
 
     def on_batch(position: int, header: Header, data: memoryview) -> None:
@@ -382,6 +418,6 @@ def _finish_swap(log: Log, base: int, report: Report) -> None:
         covered = stem.isdecimal() and suffix in SEGMENT_SUFFIXES
         if covered and base <= int(stem) < max(end, base + 1):
             remove_if_there(os.path.join(log.directory, name))
-    swap.rename_suffix(SWAP_SUFFIX, "")
+    swap.rename_suffix("")
     swap.retire()
     report.rebuilt.append(swap.log.path)

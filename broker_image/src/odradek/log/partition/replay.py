@@ -10,6 +10,7 @@ from odradek.log.partition.producers import (
 )
 from odradek.log.records import contents
 from odradek.log.records.batch import Header
+from odradek.log.records.contents import Marker
 from odradek.log.segment.files import read_file, remove_if_there
 from odradek.log.segment.segment import Segment
 
@@ -24,7 +25,8 @@ def rebuild(
     now_ms: int,
     newest_snapshot: int,
 ) -> None:
-    """Fill `states` from `segments` up to `log_end`; `names` are the files of the directory.
+    """Fill `states` from `segments` up to `log_end`; `names` are the files of the directory. What
+    the segments' indexes of aborted transactions lack of that is added.
 
     Snapshots outside (log start offset, `newest_snapshot`] and damaged ones are removed. Raises
     CorruptBatchError and OSError.
@@ -48,7 +50,16 @@ def rebuild(
         states.forgetful = age_ms >= states.expiry_ms
     _replay(states, segments, log_end)
     states.end_offset = log_end
+    states.forget_deleted(log_start)
     states.expire(now_ms)
+
+
+def rebuild_aborted(segments: Sequence[Segment], log_end: int) -> None:
+    """Fill the indexes of aborted transactions, which are empty, from the headers of all batches.
+
+    Raises CorruptBatchError and OSError.
+    """
+    _replay(ProducerStates(expiry_ms=0), segments, log_end)
 
 
 def _replay(states: ProducerStates, segments: Sequence[Segment], log_end: int) -> None:
@@ -62,11 +73,15 @@ def _replay(states: ProducerStates, segments: Sequence[Segment], log_end: int) -
             continue
         for position, header in segment.scan(first[0]):
             if header.producer_id >= 0 and header.last_offset >= start:
-                states.update(header, marker_epoch(segment, position, header))
+                marker = _marker_of(segment, position, header)
+                aborted = states.aborted_by(header, header.last_offset, marker)
+                if aborted is not None:
+                    segment.aborted.append(aborted)
+                states.update(header, marker)
 
 
-def marker_epoch(segment: Segment, position: int, header: Header) -> int | None:
-    """Return coordinator epoch of a control batch on disk, None for a data batch."""
+def _marker_of(segment: Segment, position: int, header: Header) -> Marker | None:
+    """Return the marker of a control batch on disk, None for a data batch."""
     if not header.is_control:
         return None
-    return contents.marker_epoch(header, segment.read(position, header.size))
+    return contents.marker_of(header, segment.read(position, header.size))

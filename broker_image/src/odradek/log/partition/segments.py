@@ -232,7 +232,7 @@ class SegmentList(Sequence[Segment]):
         """Rename segments to `.deleted`; `delete_due` removes them from `due` (monotonic s) on."""
         for segment in segments:
             segment.retire()  # before the rename: opening the old name would make an empty file
-            segment.rename_suffix("", DELETED_SUFFIX)
+            segment.rename_suffix(DELETED_SUFFIX)
             self._deleted.append((due, segment))
 
     def delete_due(self, now: float) -> None:
@@ -274,15 +274,15 @@ class SegmentList(Sequence[Segment]):
         self,
         old: Sequence[Segment],
         copy: Segment,
-        suffixes: tuple[str, str],
+        swap_suffix: str,
         truncations: int,
         delete_at: float,
     ) -> bool:
         """Replace neighbouring closed segments by a compacted, durable `copy`; return whether it
         was possible. Takes the lock. Raises KafkaError.
 
-        The copy is renamed from the first of `suffixes` to the second, which recovery takes as
-        finished, and then to its own name. Nothing changes when an old segment is gone, or when
+        The copy is renamed to `swap_suffix`, which recovery takes as finished, and then to its own
+        name. Nothing changes when an old segment is gone, or when
         there were more than `truncations`: then an old segment may grow again.
         """
         with self.append_lock, self._failure.guard():
@@ -292,14 +292,14 @@ class SegmentList(Sequence[Segment]):
             first = next((number for number, each in enumerate(entries) if each is old[0]), -1)
             if first < 0 or entries[first : first + len(old)] != list(old):
                 return False
-            copy.rename_suffix(*suffixes)
+            copy.rename_suffix(swap_suffix)
             files.fsync_path(self.directory)
             with self.state_lock:
                 entries[first : first + len(old)] = [copy]
                 self.bases[first : first + len(old)] = [copy.base_offset]
                 self._check()
             self.schedule_delete(old, delete_at)
-            copy.rename_suffix(suffixes[1], "")
+            copy.rename_suffix("")
             files.fsync_path(self.directory)
             return True
 

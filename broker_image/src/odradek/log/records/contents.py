@@ -171,19 +171,28 @@ def recompress(header: Header, data: View, compression_type: str) -> tuple[Heade
     return batch.parse(sealed), sealed
 
 
-def marker_epoch(header: Header, data: View) -> int | None:
-    """Return the coordinator epoch of a transaction marker; None for other or emptied control
-    batches.
+class Marker(NamedTuple):
+    """What a transaction marker says: the end of its producer's transaction."""
 
-    The value of a marker is version i16, coordinator epoch i32 (Kafka's EndTxnMarker).
+    coordinator_epoch: int
+    commits: bool
+
+
+def marker_of(header: Header, data: View) -> Marker | None:
+    """Return the marker in a control batch; None for other or emptied control batches.
+
+    Its value is version i16, coordinator epoch i32 (Kafka's EndTxnMarker).
     """
     if header.record_count <= 0:
         return None
     try:
-        value = records.decode(data, with_headers=False)[0].value
+        record = records.decode(data, with_headers=False)[0]
     except CorruptBatchError:
         return None
-    return int.from_bytes(value[2:6], "big", signed=True) if value and len(value) >= 6 else None
+    value = record.value
+    if not value or len(value) < 6:
+        return None
+    return Marker(int.from_bytes(value[2:6], "big", signed=True), is_commit(record))
 
 
 def is_commit(marker: Record) -> bool:

@@ -22,6 +22,7 @@ from odradek.log.segment.files import SharedFile, read_exactly, sync, write_all
 from odradek.log.segment.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex, TimeIndex
 from odradek.log.segment.placed import Placed, placed
 from odradek.log.segment.tail import Tail
+from odradek.log.segment.transaction_index import TransactionIndex
 from odradek.protocol.regions import Buffer
 
 LOG_SUFFIX = ".log"
@@ -55,7 +56,8 @@ class Segment:
 
     __slots__ = (
         "_bytes_since_index", "_check_lock", "_first_timestamp", "_indexes_checked",
-        "_max_timestamp", "_preallocated", "base_offset", "changed", "created_ms", "directory",
+        "_max_timestamp", "_preallocated", "aborted", "base_offset", "changed", "created_ms",
+        "directory",
         "index", "interval_bytes", "jitter_ms", "log", "offset_of_max_timestamp", "size", "tail",
         "time_index", "trusted_from",
     )  # fmt: skip
@@ -73,6 +75,7 @@ class Segment:
         self.time_index = TimeIndex(
             path + TIME_INDEX_SUFFIX + suffix, base_offset, settings.index_max_bytes
         )
+        self.aborted = TransactionIndex(path + TXN_INDEX_SUFFIX + suffix)
         self.interval_bytes = settings.index_interval_bytes
         self.created_ms = settings.created_ms
         self.jitter_ms = settings.jitter_ms
@@ -155,6 +158,7 @@ class Segment:
         if self.size:
             self.index.flush()
             self.time_index.flush()
+            self.aborted.flush()
 
     def retire(self) -> None:
         """Close the files as soon as they have no readers."""
@@ -173,19 +177,18 @@ class Segment:
         self.index.close_files()
         self.time_index.close_files()
 
-    def rename_suffix(self, old: str, new: str) -> None:
-        """Rename every file of the segment from `...old` to `...new`; missing ones are skipped."""
+    def rename_suffix(self, new: str) -> None:
+        """Rename every file of the segment to `...new`; missing ones are skipped."""
         base = os.path.join(self.directory, file_name(self.base_offset, ""))
         self.log.rename(base + LOG_SUFFIX + new)
         self.index.file.rename(base + INDEX_SUFFIX + new)
         self.time_index.file.rename(base + TIME_INDEX_SUFFIX + new)
-        with contextlib.suppress(FileNotFoundError):
-            os.replace(base + TXN_INDEX_SUFFIX + old, base + TXN_INDEX_SUFFIX + new)
+        self.aborted.rename(base + TXN_INDEX_SUFFIX + new)
 
     def relocate(self, directory: str) -> None:
         """Follow the folder of the log, which is `directory` now."""
         self.directory = directory
-        for file in (self.log, self.index.file, self.time_index.file):
+        for file in (self.log, self.index.file, self.time_index.file, self.aborted):
             file.path = os.path.join(directory, os.path.basename(file.path))
 
     def paths(self) -> list[str]:
@@ -272,6 +275,7 @@ class Segment:
         self._checked_indexes()
         self.index.truncate_to(end_offset)
         self.time_index.truncate_to(end_offset)
+        self.aborted.truncate_to(end_offset)
         self._truncate_log(self.size)
         if self.size == 0:
             self.created_ms = now_ms
@@ -521,6 +525,7 @@ class Segment:
                     position += header.size
             self.size = self.trusted_from = position
             os.ftruncate(fd, position)
+            self.aborted.truncate_to(next_offset)
         finally:
             self.log.release()
         return actual - position

@@ -1,0 +1,79 @@
+"""Where the transactions of a log begin: what a reader of committed records may not see yet.
+
+A transaction is undecided while it is open, and while its marker is not replicated: another leader
+may not have the marker. The last stable offset is where the first undecided transaction begins, or
+the high watermark if that is lower (KIP-98).
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+NONE: Final = -1
+
+
+class Transactions:
+    """The open transactions of one partition, and those that ended a short time ago.
+
+    One writer at a time; any thread may ask for the last stable offset.
+    """
+
+    __slots__ = ("_ended", "_first_open", "_open", "are_undecided")
+
+    def __init__(self) -> None:
+        # First offsets by producer id, rising.
+        self._open: dict[int, int] = {}
+        self._first_open = NONE
+        # First and last offsets; the last is the marker's.
+        self._ended: tuple[tuple[int, int], ...] = ()
+        # False: the last stable offset is the high watermark.
+        self.are_undecided = False
+
+    def restart(self, first_offsets: Iterable[tuple[int, int]] = ()) -> None:
+        """Know only these open transactions: producer ids with first offsets."""
+        self._open = dict(sorted(first_offsets, key=lambda one: one[1]))
+        self._ended = ()
+        self._changed()
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        """Note a transaction that begins behind all others."""
+        self._open[producer_id] = first_offset
+        self._changed()
+
+    def end(self, producer_id: int, last_offset: int) -> None:
+        """Note the marker of a producer's open transaction."""
+        self._ended = (*self._ended, (self._open.pop(producer_id), last_offset))
+        self._changed()
+
+    def drop(self, producer_id: int) -> None:
+        """Forget a producer's open transaction: none of its records is left."""
+        del self._open[producer_id]
+        self._changed()
+
+    @property
+    def open_producers(self) -> tuple[int, ...]:
+        """The producers with an open transaction."""
+        return tuple(self._open)
+
+    def _changed(self) -> None:
+        self._first_open = next(iter(self._open.values()), NONE)
+        self.are_undecided = bool(self._open or self._ended)
+
+    def forget_replicated(self, high_watermark: int) -> None:
+        """Forget the ended transactions whose markers are replicated."""
+        if self._ended:
+            self._ended = tuple(one for one in self._ended if one[1] >= high_watermark)
+            self._changed()
+
+    def first_open_beside(self, producer_id: int) -> int:
+        """Return where the first open transaction of another producer begins, -1 without any."""
+        return next((first for one, first in self._open.items() if one != producer_id), NONE)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Return the offset up to which every transaction is decided."""
+        stable = high_watermark
+        if NONE < self._first_open < stable:
+            stable = self._first_open
+        for first, last in self._ended:
+            if last >= high_watermark and first < stable:
+                stable = first
+        return stable
