@@ -53,18 +53,21 @@ HOUR_MS = 3_600_000
 # How each is ended before the other one begins, in order.
 ENDS = (signal.SIGTERM, signal.SIGKILL)
 SMALL_SEGMENTS = {"segment.bytes": "8000", "index.interval.bytes": "300"}
+COMPACTION = {
+    **SMALL_SEGMENTS,
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "100",
+}
+COMPACTED_TOPICS = ("compacted", "decided-compacted")
 TOPICS = {
     "codecs": SMALL_SEGMENTS,
     "stamped": {**SMALL_SEGMENTS, "message.timestamp.type": "LogAppendTime"},
-    "compacted": {
-        **SMALL_SEGMENTS,
-        "cleanup.policy": "compact",
-        "min.cleanable.dirty.ratio": "0.01",
-        "delete.retention.ms": "100",
-    },
+    **dict.fromkeys(COMPACTED_TOPICS, COMPACTION),
     "shortened": SMALL_SEGMENTS,
     "expired": {**SMALL_SEGMENTS, "retention.ms": "-1"},
     "decided": SMALL_SEGMENTS,
+    "undecided": SMALL_SEGMENTS,
 }
 SETTINGS = {
     # A JVM on a busy machine may pause for seconds.
@@ -135,8 +138,7 @@ def seen_by_clients(address: str) -> dict[str, Seen]:
         topic: Seen(
             bounds[topic],
             [_record(one) for one in read[topic]],
-            # This broker knows no transactions: it shows the records of aborted ones to everybody.
-            [] if topic == "decided" else [offset_of(one) for one in decided[topic]],
+            [offset_of(one) for one in decided[topic]],
             by_time[topic],
             positions[topic],
         )
@@ -272,18 +274,26 @@ class Writer:
         plain = self.codecs["none"]
         for topic in ("shortened", "expired"):
             self.send(plain, topic, 20 * IN_A_BATCH)
+        self.send(plain, "decided-compacted", 20 * IN_A_BATCH, keys=41)
+        self.send(plain, "undecided", IN_A_BATCH)
 
     def fill_in_transactions(self) -> None:
-        """Committed, aborted and committed records, with a position of the group among them."""
+        """Committed, aborted and committed records; and some of a transaction that stays open."""
         producer = self._producer(transactional_id="accountant", compression_type="lz4")
         producer.init_transactions(120)
         for commit in (True, False, True):
             producer.begin_transaction()
             self.send(producer, "decided", 5 * IN_A_BATCH)
+            # The plain records behind them have other keys, too.
+            self.send(producer, "decided-compacted", 5 * IN_A_BATCH, keys=83)
             if commit:
                 producer.commit_transaction(120)
             else:
                 producer.abort_transaction(120)
+        sleeper = self._producer(transactional_id="sleeper", transaction_timeout_ms=900_000)
+        sleeper.init_transactions(120)
+        sleeper.begin_transaction()
+        self.send(sleeper, "undecided", IN_A_BATCH)
 
     def expire(self) -> None:
         """Let records of the topic `expired` grow too old, and wait until some are gone."""
@@ -331,10 +341,17 @@ class Writer:
 
 
 def is_compacted(broker: Broker) -> bool:
-    """Whether the cleaner has reached the segment that is being written."""
+    """Whether the cleaner has reached the segments that are being written."""
     known = checkpoints.read_offsets(str(broker.log_dir / checkpoints.CLEANER_OFFSETS))
-    newest = max(int(path.stem) for path in (broker.log_dir / "compacted-0").glob("*.log"))
-    return known.get(values.TopicPartition("compacted", 0), 0) == newest > 0
+    return all(
+        known.get(values.TopicPartition(topic, 0), 0) == newest_segment(broker, topic) > 0
+        for topic in COMPACTED_TOPICS
+    )
+
+
+def newest_segment(broker: Broker, topic: str) -> int:
+    """The base offset of the segment that is being written."""
+    return max(int(path.stem) for path in (broker.log_dir / f"{topic}-0").glob("*.log"))
 
 
 def is_start_written(broker: Broker) -> bool:
@@ -398,6 +415,9 @@ def swap(apache: KafkaBroker, ours: Broker, tools: Tools, server: zookeeper.Serv
     seen = work(writer, apache)
     assert len(seen["codecs"].records) == len(CODECS) * BATCHES * IN_A_BATCH
     assert len(seen["compacted"].records) < len(CODECS) * 5 * IN_A_BATCH
+    decided, undecided = seen["decided"], seen["undecided"]
+    assert (len(decided.records), len(decided.committed_records)) == (150, 100)
+    assert (len(undecided.records), undecided.committed_records) == (20, [])
     for end in ENDS[: how_many(1, full=2)]:
         if end is signal.SIGKILL:
             # Kafka notes where a log starts only when it has run for half a minute, or stops.

@@ -280,6 +280,10 @@ class SimulatedLog:
         if one.leader_epoch > self.epochs.latest:
             self.epochs.note(one.leader_epoch, one.base_offset)
 
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Return the high watermark: nobody writes transactions."""
+        return high_watermark
+
     def read(
         self, offset: int, max_bytes: int, upto: int | None = None, *, min_one: bool = True
     ) -> LogSlice:

@@ -86,7 +86,12 @@ async def _fetch_in_full(
         size = 0
         if context.quota is not None:
             size = await slices.run(
-                fetch_answers.size_of(context.version, [one.topic for one in topics], records)
+                fetch_answers.size_of(
+                    context.version,
+                    [one.topic for one in topics],
+                    records,
+                    sum(len(one.aborted) for one in results),
+                )
             )
     except BaseException:
         reads.release(results)

@@ -12,6 +12,7 @@ from odradek.net.unasked import Unasked
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import (
+    AbortedTransaction,
     FetchablePartitionResponse,
     FetchableTopicResponse,
     FetchEpochEndOffset,
@@ -30,6 +31,7 @@ FIRST_WITH_HARD_LIMIT_LIFTED = 3
 FIRST_WITH_ZSTD = 10
 READ_COMMITTED = 1
 UNLIMITED_BYTES = 0x7FFFFFFF
+_PER_ABORTED = 16
 
 
 def spec_of(topic: str, part: FetchPartition) -> FetchSpec:
@@ -61,6 +63,7 @@ def limits_of(
         if request.replica_id >= 0
         else min(request.max_bytes, broker.config.fetch_max_bytes),
         strict=context.version < FIRST_WITH_HARD_LIMIT_LIFTED,
+        committed=request.isolation_level == READ_COMMITTED,
     )
     return limits if context.quota is None else _within(limits, context.quota)
 
@@ -74,11 +77,13 @@ def _within(limits: FetchLimits, quota: RequestQuota) -> FetchLimits:
 
 
 def size_of(
-    version: int, topics: Sequence[str], records: Sequence[Records]
+    version: int, topics: Sequence[str], records: Sequence[Records], aborted: int
 ) -> Generator[None, None, int]:
-    """Return the size of an answer, to a few bytes: short lengths are shorter since version 12."""
+    """Return the size of an answer, to a few bytes: short lengths are shorter since version 12.
+    It names so many aborted transactions.
+    """
     whole, per_topic, per_partition = _fixed_sizes(version)
-    size = whole + len(topics) * per_topic + len(records) * per_partition
+    size = whole + len(topics) * per_topic + len(records) * per_partition + aborted * _PER_ABORTED
     for few in slices.cut(topics, slices.KEYS_AT_ONCE):
         size += sum(map(len, few))
         if len(few) == slices.KEYS_AT_ONCE:
@@ -138,15 +143,19 @@ def partition_response(
     result: FetchResult, found: Records, isolation_level: int
 ) -> FetchablePartitionResponse:
     """Return the answer about one partition."""
+    aborted: list[AbortedTransaction] | None = None  # the request did not ask
+    if isolation_level == READ_COMMITTED:
+        aborted = [
+            AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+            for one in sorted(result.aborted, key=lambda one: one.first_offset)
+        ]
     answer = FetchablePartitionResponse(
         partition=result.key.partition,
         error_code=result.error,
         high_watermark=result.high_watermark,
-        # There are no transactions, so everything below the high watermark is stable.
-        last_stable_offset=result.high_watermark,
+        last_stable_offset=result.last_stable_offset,
         log_start_offset=result.log_start_offset,
-        # Null: the request did not ask; empty: nothing was aborted.
-        aborted_transactions=[] if isolation_level == READ_COMMITTED else None,
+        aborted_transactions=aborted,
         record_set=found,
     )
     if result.diverging is not None:

@@ -259,4 +259,9 @@ async def _size(version: int, answer: FetchResponse) -> int:
     records = [
         part.record_set or b"" for topic in answer.responses for part in topic.partition_responses
     ]
-    return await slices.run(fetch_answers.size_of(version, topics, records))
+    aborted = sum(
+        len(part.aborted_transactions or ())
+        for topic in answer.responses
+        for part in topic.partition_responses
+    )
+    return await slices.run(fetch_answers.size_of(version, topics, records, aborted))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from odradek import slices
 from odradek.clock import wall_ms
 from odradek.handlers.context import Broker, RequestContext
+from odradek.handlers.fetch_answers import READ_COMMITTED
 from odradek.log.partition.log import Log
 from odradek.log.partition.reading import TimestampOffset
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -73,9 +74,7 @@ async def list_offsets(
                     )
                 )
             else:
-                found.append(
-                    await _list_one(broker, request.replica_id, context.version, topic.name, part)
-                )
+                found.append(await _list_one(broker, request, context.version, topic.name, part))
             steps += 1
             if steps % slices.STEPS_PER_SLICE == 0:
                 await slices.pause()
@@ -84,10 +83,15 @@ async def list_offsets(
 
 
 async def _list_one(
-    broker: Broker, replica_id: int, version: int, topic: str, asked: ListOffsetsPartition
+    broker: Broker,
+    request: ListOffsetsRequest,
+    version: int,
+    topic: str,
+    asked: ListOffsetsPartition,
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
     key = TopicPartition(topic, asked.partition_index)
+    replica_id = request.replica_id
     if replica_id == DEBUGGING_CONSUMER:
         partition = broker.replicas.partitions.get(key)
         error = ErrorCode.NONE if partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -106,6 +110,8 @@ async def _list_one(
         answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return answer
     end = partition.high_watermark if consumer else partition.log.log_end_offset
+    if consumer and request.isolation_level == READ_COMMITTED:
+        end = partition.log.last_stable_offset(end)
     try:
         if version == 0:
             answer.old_style_offsets = _offsets_before(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,6 +11,7 @@ from odradek.replica.partition import NO_EPOCH
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
+    from odradek.log.segment.transaction_index import AbortedTxn
     from odradek.protocol.regions import FileRegion
 
 
@@ -35,15 +37,21 @@ class FetchResult:
     error: ErrorCode
     high_watermark: int = -1
     log_start_offset: int = -1
+    last_stable_offset: int = -1
+    # Those among the records of the region, for readers of committed records.
+    aborted: Sequence[AbortedTxn] = ()
     region: FileRegion | None = None
     # KIP-595: where the reader's log diverges from ours, as (epoch, end offset)
     diverging: tuple[int, int] | None = None
 
 
 class FetchLimits(NamedTuple):
-    """Bounds of one fetch request. `strict`: even the first batch obeys them (Fetch before v3)."""
+    """Bounds of one fetch request. `strict`: even the first batch obeys them (Fetch before v3).
+    `committed`: only records whose transactions are decided (isolation level 1).
+    """
 
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
     strict: bool = False
+    committed: bool = False

@@ -1,6 +1,7 @@
 """Fetch: regions of segment files for consumers and followers, and the wait for more.
 
-A consumer reads below the high watermark, a follower up to the log end. The fetch position of a
+A consumer reads below the high watermark, one of committed records below the last stable offset, a
+follower up to the log end. The fetch position of a
 follower also reports what it has. One pass plans a region per partition without reading records. If
 the pass finds less than `min_bytes` and no error, the fetch waits until one of its partitions
 advances, then plans again. A partition whose reader is at the end costs one comparison. The wait
@@ -437,8 +438,13 @@ class FetchReader:
             return FetchResult(spec.key, error)
         log, high_watermark = partition.log, partition.high_watermark
         start, log_end = log.log_start_offset, log.log_end_offset
-        end = log_end if replica_id >= 0 else high_watermark
-        result = FetchResult(spec.key, NO_ERROR, high_watermark, start)
+        stable = log.last_stable_offset(high_watermark)
+        end = high_watermark
+        if replica_id >= 0:
+            end = log_end
+        elif limits.committed:
+            end = stable
+        result = FetchResult(spec.key, NO_ERROR, high_watermark, start, stable)
         diverging = _divergence(partition, spec)
         if diverging is not None:
             if diverging[0] == NO_EPOCH:
@@ -463,6 +469,8 @@ class FetchReader:
                 result.error = refusal.code
             else:
                 result.region = piece.region
+                if limits.committed and piece.region is not None:
+                    result.aborted = log.reader.aborted(spec.offset, piece.upto)
                 if not piece.whole and not limits.strict:
                     # A reader takes an incomplete batch for one too large for it (KIP-74).
                     release([result])
