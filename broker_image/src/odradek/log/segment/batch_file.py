@@ -119,7 +119,7 @@ def skip_sound(fd: int, end: int, start: int, sequence: BatchSequence) -> tuple[
     before = position = start
     while position < end:
         length = os.preadv(fd, (buffer[: end - position],), position)
-        at = behind = 0
+        at = 0
         while length - at >= header_size:
             base_offset, size, epoch, magic, crc, last_delta = unpack(buffer, at)
             behind = at + size + batch.LOG_OVERHEAD
