@@ -16,6 +16,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from kazoo.security import ACL, ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE
 
 from odradek.zk import znodes
 from tests.support import clients
@@ -226,6 +227,30 @@ def test_port_in_use_is_one_line_and_status_1(cluster: Cluster, tmp_path: Path) 
     second.spawn()
     assert second.wait() == 1
     assert "cannot listen on PLAINTEXT" in second.log_text().splitlines()[-1]
+
+
+def test_a_start_that_fails_leaves_logs_that_were_closed_cleanly_so(own_cluster: Cluster) -> None:
+    broker = own_cluster.brokers[1]
+    produce_all(own_cluster.bootstrap, "kept", [b"x"])
+    broker.terminate()
+    mark = broker.log_dir / ".kafka_cleanshutdown"
+    with socket.create_server(("127.0.0.1", broker.port)):
+        broker.spawn()
+        assert broker.wait() == 1
+    assert "cannot listen on PLAINTEXT" in broker.log_text().splitlines()[-1]
+    assert mark.exists()
+    with own_cluster.zookeeper.client() as client:
+        # To read, and to set this right again.
+        client.set_acls("/brokers/ids", [ACL(17, ANYONE_ID_UNSAFE)])
+        broker.spawn()
+        assert broker.wait() == 1
+        client.set_acls("/brokers/ids", OPEN_ACL_UNSAFE)
+    assert broker.log_text().endswith("\nodradek: failed to start: ZooKeeper: NoAuthError()\n")
+    assert "Traceback" not in broker.log_text()
+    assert mark.exists()
+    broker.start()
+    assert "was not closed cleanly" not in broker.log_text()
+    assert consume_all(own_cluster.bootstrap, "kept", 1, 1) == [b"x"]
 
 
 @pytest.mark.parametrize(

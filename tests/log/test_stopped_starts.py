@@ -1,15 +1,20 @@
-"""Loading that is told to stop: no log is worse off than before."""
+"""Loading that is told to stop, or fails: no log is worse off than before."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from odradek.config import TopicConfig
+from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager
 from odradek.log.partition import checkpoints, recovery
 from odradek.log.partition.log import Log
@@ -164,3 +169,46 @@ def test_recovery_may_break_off_at_each_batch(damaged: Partition, tmp_path: Path
         assert log.producers.snapshot_offset == expected.producers.snapshot_offset
         log.close()
     expected.close()
+
+
+def test_a_start_that_is_refused_a_directory_writes_nothing_in_it(
+    make: Make, tmp_path: Path
+) -> None:
+    manager = filled(make)
+    manager.close()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir() if path.is_file()}
+    (tmp_path / "a" / checkpoints.RECOVERY_POINTS).write_text("damaged")
+    before[checkpoints.RECOVERY_POINTS] = b"damaged"
+    stranger = make(dirs=("b", "a"), broker_id=2, load=False)
+    with pytest.raises(LogDirError, match=r"belongs to broker\.id 1, this is 2"):
+        stranger.load()
+    stranger.close()
+    after = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir() if path.is_file()}
+    assert after == before
+
+
+def test_a_start_without_descriptors_keeps_the_marks(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(make).close()
+    marks = [tmp_path / name / checkpoints.CLEAN_SHUTDOWN for name in ("a", "b")]
+    make(dirs=("a", "b")).close()
+    real = os.open
+    for most in itertools.count():
+        opened = itertools.count(1)
+
+        def scarce(*given: Any, **named: Any) -> int:
+            if next(opened) > most:  # noqa: B023
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return real(*given, **named)
+
+        starting = make(dirs=("a", "b"), load=False)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "open", scarce)
+            with contextlib.suppress(LogDirError):
+                starting.load()
+                break
+        starting.close()
+        assert [mark.exists() for mark in marks] == [True, True], most
+    assert most > 5
+    assert [each.was_clean for each in starting._directories] == [True, True]

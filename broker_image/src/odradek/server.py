@@ -202,11 +202,15 @@ class Server:
         async with contextlib.AsyncExitStack() as cleanup:
             self._serve_metrics(cleanup)
             try:
-                await self._unless_stopped(self._prepare(cleanup))
-                await self._start_serving(cleanup)
+                await self._start(cleanup)
             except StoppedEarlyError:
                 await self._break_off()
+                what = "was registered" if self._has_session else "had a session in ZooKeeper"
+                logger.info("broker %d was stopped before it %s", self._config.broker_id, what)
                 return 0
+            except StartError:
+                await self._break_off()
+                raise
             await self._serve_until_stopped()
             await self._replicas.checkpoint_high_watermarks()
             await asyncio.to_thread(self._logs.close)
@@ -222,6 +226,16 @@ class Server:
             self._quarantines.note(Work.CALLBACK, "event loop", error, context["message"])
 
     # --- start --------------------------------------------------------------------------------
+
+    async def _start(self, cleanup: contextlib.AsyncExitStack) -> None:
+        """Start everything but the background work. Raises StartError and StoppedEarlyError."""
+        try:
+            await self._unless_stopped(self._prepare(cleanup))
+            await self._start_serving(cleanup)
+        except KazooException as failure:
+            raise StartError(f"failed to start: ZooKeeper: {failure!r}") from failure
+        except znodes.ZnodeError as error:
+            raise StartError(f"failed to start: {error}") from error
 
     def _serve_metrics(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Serve metrics and probes from the beginning: loading the logs may take minutes."""
@@ -279,8 +293,6 @@ class Server:
             await listener.close(0)
         if self._has_logs:
             await asyncio.to_thread(self._logs.close)
-        what = "was registered" if self._has_session else "had a session in ZooKeeper"
-        logger.info("broker %d was stopped before it %s", self._config.broker_id, what)
 
     async def _open_session(self, cleanup: contextlib.AsyncExitStack) -> None:
         try:

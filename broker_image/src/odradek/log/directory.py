@@ -102,6 +102,8 @@ class Directory:
         self.failure: OSError | None = None
         # Whether the last process left the clean-shutdown mark.
         self.was_clean = False
+        # Whether it is locked by this process, and belongs to this broker.
+        self._is_claimed = False
         self.lock_fd = -1
         self._names_fd = -1
         # Of a directory that had no owner, until it is written.
@@ -146,7 +148,11 @@ class Directory:
             ) from None
         if meta is None:
             self._new_owner = owner
-            return
+        else:
+            self._check_owner(meta, owner)
+        self._is_claimed = True
+
+    def _check_owner(self, meta: LogDirMeta, owner: LogDirMeta) -> None:
         for name, found, mine in (
             ("cluster.id", meta.cluster_id, owner.cluster_id),
             ("broker.id", meta.broker_id, owner.broker_id),
@@ -427,12 +433,14 @@ class Directory:
         """Make every partition durable, leave the clean-shutdown mark, and release the lock.
 
         Where not all partitions were loaded, those that were not are as the last process left them:
-        the mark comes back if that one had left it, and checkpoints keep what they say of them.
+        the mark comes back if that one had left it, and checkpoints keep what they say of them. In
+        a directory that `claim` refused nothing is written.
         """
         if self.lock_fd < 0:
             return
         logs = self.all_logs().values()
-        if self.failure is None and _close_all(logs, threads) and self.failure is None:
+        is_writable = self._is_claimed and self.failure is None
+        if is_writable and _close_all(logs, threads) and self.failure is None:
             with self._judging():
                 if is_loaded:
                     self._write_checkpoints(unchanged=True)

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from odradek import properties
-from odradek.log.segment.files import fsync_path, read_file, write_atomically
+from odradek.log.segment.files import open_file, read_file, sync, write_atomically
 from odradek.values import TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -136,11 +136,14 @@ def write_meta(path: str, meta: LogDirMeta) -> None:
 
 def take_clean_mark(directory: str) -> bool:
     """Return whether the directory was closed cleanly, and remove the mark durably: it holds for
-    one start.
+    one start. Raises OSError; for want of a descriptor before the mark is gone.
     """
+    directory_fd = open_file(directory, os.O_RDONLY)
     try:
         os.unlink(os.path.join(directory, CLEAN_SHUTDOWN))
+        sync(directory_fd)
     except FileNotFoundError:
         return False
-    fsync_path(directory)
+    finally:
+        os.close(directory_fd)
     return True
