@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import signal
 import socket
 import subprocess
@@ -19,7 +21,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from kazoo.security import ACL, ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE
 
 from odradek.zk import znodes
-from tests.support import clients
+from tests.support import clients, zookeeper
 from tests.support.broker import STEADY, Cluster, FreshBroker, wait_until
 from tests.support.clients import consume_all, create_topic, produce_all
 from tests.support.logs import batch
@@ -47,10 +49,14 @@ def test_every_acknowledged_record_survives_sigterm_and_sigkill(own_cluster: Clu
     assert sorted(consume_all(own_cluster.bootstrap, "kept", 2, len(sent))) == sorted(sent)
 
 
-def test_sigterm_ends_with_status_0_a_clean_mark_and_no_registration(own_cluster: Cluster) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_stop_ends_with_status_0_a_clean_mark_and_no_registration(
+    own_cluster: Cluster, number: signal.Signals
+) -> None:
     broker = own_cluster.brokers[1]
     produce_all(own_cluster.bootstrap, "kept", [b"x"])
-    assert broker.terminate() == 0
+    broker.signal(number)
+    assert broker.wait() == 0
     assert (broker.log_dir / ".kafka_cleanshutdown").exists()
     with own_cluster.zookeeper.client() as client:
         assert client.get_children("/brokers/ids") == []
@@ -304,6 +310,65 @@ def test_unwritable_topic_is_an_error_and_not_a_hang(cluster: Cluster) -> None:
         confluent_kafka.KafkaError.TOPIC_EXCEPTION,
         confluent_kafka.KafkaError._UNKNOWN_TOPIC,
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_broker_that_reads_its_settings_stops_when_it_is_told_to(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    settings = tmp_path / "settings"
+    os.mkfifo(settings)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "odradek", "broker", settings],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        with settings.open("wb"):  # once it reads
+            process.send_signal(number)
+            said, _ = process.communicate(timeout=120)
+        assert (process.returncode, said) == (0, b"")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_broker_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    settings = tmp_path / "settings"
+    os.mkfifo(settings)
+    process = subprocess.Popen(
+        ["nohup", sys.executable, "-m", "odradek", "broker", settings],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        with settings.open("wb"):
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            [ignored] = [line.split()[1] for line in status.splitlines() if "SigIgn" in line]
+            assert int(ignored, 16) & 1 << (signal.SIGHUP - 1)
+            process.terminate()
+            assert process.wait(120) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_broker_that_is_told_to_stop_until_it_has_stopped_ends_with_status_0(
+    tmp_path: Path, count: str
+) -> None:
+    with zookeeper.Chroot() as shared:
+        at_once = {**STEADY, "controlled.shutdown.enable": "false"}
+        broker = FreshBroker(tmp_path, 1, shared.connect, at_once)
+        broker.spawn("--count", count)
+        wait_until(lambda: broker.log_text().count(" is up\n") == int(count), "all are up")
+        for number in itertools.cycle((signal.SIGTERM, signal.SIGINT)):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                assert broker.wait(0.002) == 0
+                break
+            broker.signal(number)
+        assert "Traceback" not in broker.log_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

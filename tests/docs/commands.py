@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from odradek.__main__ import main
+from odradek.commands import main
 from tests.docs.markdown import cell, code, table
 
 

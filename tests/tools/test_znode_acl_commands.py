@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from kazoo.exceptions import ConnectionClosedError
 
-from odradek.__main__ import main
+from odradek.commands import main
 from odradek.tools import znode_acls
 from odradek.zk import acls
 from tests.support.secure_zookeeper import GREEK_PASSWORD, GREEK_USER, Server

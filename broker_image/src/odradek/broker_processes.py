@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
+from odradek import stop_signals
 from odradek.config import BrokerConfig
 from odradek.properties import ConfigError
 
@@ -82,7 +83,7 @@ def run_all(brokers: Sequence[Callable[[], int]]) -> int:
                 os.kill(one, signal.SIGTERM)
 
     parent = os.getpid()
-    held = {signal.SIGTERM, signal.SIGINT}
+    held = stop_signals.numbers()
     # A signal between two forks would reach only those that there are.
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
     for run in brokers:

@@ -3,9 +3,9 @@
 Start: metrics and probes, ZooKeeper session, cluster id, log directories (locked, checked and
 loaded), listeners, registration under `/brokers/ids`, controller candidate. A registered broker can
 serve requests.
-Stop, on SIGTERM or SIGINT: leaderships move away (controlled shutdown), requests in progress are
-answered, background work ends, logs are flushed and marked clean, and the session ends last, so
-that no other broker takes this one for dead while it still writes.
+Stop, on a signal (`stop_signals`): leaderships move away (controlled shutdown), requests in
+progress are answered, background work ends, logs are flushed and marked clean, and the session ends
+last, so that no other broker takes this one for dead while it still writes.
 Before the registration the broker has nothing to hand over: the start breaks off at once. Recovery
 stops after the present batch, and marks and checkpoints say what they said before of logs that were
 not opened.
@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Coroutine, Mapping
@@ -31,7 +30,7 @@ from typing import Any, TypeVar
 
 from kazoo.exceptions import KazooException
 
-from odradek import descriptors, long_lived, slices
+from odradek import descriptors, long_lived, slices, stop_signals
 from odradek.clock import wall_ms
 from odradek.config import BrokerConfig, TopicConfig, within_descriptors
 from odradek.controlled_shutdown import move_leaderships
@@ -117,13 +116,20 @@ def run(config: BrokerConfig, log_level: str, label: str = "") -> int:
         print(f"odradek: {error}", file=sys.stderr)  # noqa: T201 the one line the user reads
         return 2
     try:
-        return asyncio.run(server.run())
+        return asyncio.run(_run_to_its_end(server))
     except StartError as error:
         print(f"odradek: {error}", file=sys.stderr)  # noqa: T201 the one line the user reads
         return 1
     except BaseExceptionGroup as failures:
         logger.critical("the broker fails", exc_info=failures)
         return 1
+
+
+async def _run_to_its_end(server: Server) -> int:
+    try:
+        return await server.run()
+    finally:
+        stop_signals.hold_back()
 
 
 def _within_descriptors(config: BrokerConfig) -> BrokerConfig:
@@ -197,7 +203,7 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._note_unexpected)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals.numbers():
             loop.add_signal_handler(number, self._stop.set)
         async with contextlib.AsyncExitStack() as cleanup:
             self._serve_metrics(cleanup)

@@ -9,7 +9,7 @@ from odradek_spark import extra
 
 LIST_COMMANDS = """
 import sys
-from odradek.__main__ import main
+from odradek.commands import main
 main(["--help"], standalone_mode=False)
 print([name for name in ("pyspark", "py4j", "confluent_kafka") if name in sys.modules])
 """
