@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -201,6 +203,27 @@ def test_unreachable_cluster_is_status_1() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("odradek: failed to reach any broker: localhost:1: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [("topics", "list"), ("produce", "t"), ("groups", "list")])
+def test_ctrl_c_ends_a_command_quietly(command: tuple[str, ...]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "odradek", *command, "--bootstrap-server", address],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            asked, _ = silent.accept()
+            with asked:
+                assert asked.recv(1)
+                process.send_signal(signal.SIGINT)
+                said, _ = process.communicate(timeout=120)
+            assert (process.returncode, said) == (130, b"")
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_topic_that_exists_already_is_no_mistake_if_so_asked(cluster: Cluster) -> None:

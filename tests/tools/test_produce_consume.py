@@ -260,6 +260,41 @@ def test_producer_that_is_interrupted_does_not_wait_for_a_line(cluster: Cluster)
         process.wait()
 
 
+LATE_LINE = """
+import asyncio, threading
+from odradek.tools import produce
+
+async def take_first():
+    async for lines in produce._stdin():
+        return
+
+asyncio.run(take_first())
+print("interrupted", flush=True)
+[reader] = [one for one in threading.enumerate() if one.name == "stdin"]
+reader.join()
+"""
+
+
+def test_a_line_that_comes_after_an_interruption_is_nobodys_concern() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LATE_LINE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"first\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"interrupted\n"
+        _, said = process.communicate(b"late\n", timeout=300)
+        assert (process.returncode, said) == (0, b"")
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_consumer_goes_on_without_the_broker_that_it_was_given(tmp_path: Path) -> None:
     # Brokers of its own: what one that was killed led has no leader for a while.
     with Cluster(tmp_path, 2, STEADY) as cluster:

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterable
-from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -95,26 +94,25 @@ def command(
             finally:
                 click.echo(f"{writer.acknowledged} records written to topic {topic}", err=True)
 
-    try:
-        run(work())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run(work())
 
 
 async def _stdin() -> AsyncIterator[list[bytes]]:
     """Yield the lines that are there, as they come, without their ends. Raises ToolError."""
-    waiting: asyncio.Queue[bytes | OSError] = asyncio.Queue(1)
+    waiting: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    taken = threading.Semaphore()
     loop = asyncio.get_running_loop()
 
     def read() -> None:
         data: bytes | OSError = b"-"
-        with suppress(RuntimeError, CancelledError):
+        with suppress(RuntimeError):  # the loop is closed
             while isinstance(data, bytes) and data:
+                taken.acquire()
                 try:
                     data = os.read(_STDIN, _READ_BYTES)
                 except OSError as error:
                     data = error
-                asyncio.run_coroutine_threadsafe(waiting.put(data), loop).result()
+                loop.call_soon_threadsafe(waiting.put_nowait, data)
 
     if sys.stdin is None:
         # Another file has its number by now.
@@ -123,6 +121,7 @@ async def _stdin() -> AsyncIterator[list[bytes]]:
     threading.Thread(target=read, name="stdin", daemon=True).start()
     rest = bytearray()
     while data := await waiting.get():
+        taken.release()
         if isinstance(data, OSError):
             raise ToolError(f"cannot read stdin: {data.strerror}")
         end, newline, begun = data.rpartition(b"\n")
