@@ -20,6 +20,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from kazoo.security import ACL, ANYONE_ID_UNSAFE, OPEN_ACL_UNSAFE
 
+from odradek.values import BrokerId
 from odradek.zk import znodes
 from tests.support import clients, zookeeper
 from tests.support.broker import STEADY, Cluster, FreshBroker, wait_until
@@ -369,6 +370,47 @@ def test_a_broker_that_is_told_to_stop_until_it_has_stopped_ends_with_status_0(
                 break
             broker.signal(number)
         assert "Traceback" not in broker.log_text()
+
+
+@pytest.mark.parametrize(
+    ("count", "redirection", "said"),
+    [
+        (1, ">/dev/full", b"odradek: cannot write the log to stdout: No space left on device\n"),
+        (1, "> >(head -n 1 >/dev/null)", b"odradek: cannot write the log to stdout: Broken pipe\n"),
+        (2, ">&- 2>&-", b""),
+    ],
+)
+def test_a_broker_whose_log_nobody_takes_says_so_once_and_serves(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    redirection: str,
+    said: bytes,
+) -> None:
+    # What is buffered at the end decides about the exit status, too.
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    with zookeeper.Chroot() as shared:
+        properties = tmp_path / "server.properties"
+        properties.write_text(
+            f"broker.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'logs'}\n"
+            f"zookeeper.connect={shared.connect}\ncontrolled.shutdown.enable=false\n"
+            "zookeeper.session.timeout.ms=30000\n"
+        )
+        command = f"exec {sys.executable} -m odradek broker {properties} --count {count}"
+        process = subprocess.Popen(
+            ["bash", "-c", f"{command} {redirection}"], stderr=subprocess.PIPE
+        )
+        try:
+            with shared.client() as client:
+                for broker_id in range(1, count + 1):
+                    path = znodes.broker_path(BrokerId(broker_id))
+                    wait_until(lambda: client.exists(path) is not None, "registered")  # noqa: B023
+            process.terminate()
+            assert process.communicate(timeout=120)[1] == said
+            assert process.returncode == 0
+        finally:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

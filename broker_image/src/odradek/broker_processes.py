@@ -114,8 +114,10 @@ def _be_broker(run: Callable[[], int], parent: int, held: set[signal.Signals]) -
             signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
             status = run()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for output in (sys.stdout, sys.stderr):
+            # One that is closed is None; one that takes nothing must not keep this from its end.
+            with contextlib.suppress(AttributeError, OSError):
+                output.flush()
         os._exit(status)
 
 

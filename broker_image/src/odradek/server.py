@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 
 from kazoo.exceptions import KazooException
 
-from odradek import descriptors, long_lived, slices, stop_signals
+from odradek import descriptors, log_output, long_lived, slices, stop_signals
 from odradek.clock import wall_ms
 from odradek.config import BrokerConfig, TopicConfig, within_descriptors
 from odradek.controlled_shutdown import move_leaderships
@@ -82,7 +82,6 @@ RETRY_S = 1.0
 # A start does not wait longer for name servers: the addresses are looked up again later.
 BROKER_ADDRESSES_LIMIT_S = 2.0
 NEVER_IDLE_MS = 2**31 - 1
-_ESCAPED_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
 T = TypeVar("T")
 
@@ -102,10 +101,14 @@ def run(config: BrokerConfig, log_level: str, label: str = "") -> int:
 
     `label` stands in each line of its log, where several brokers write to one.
     """
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(_OneLine(f"%(asctime)s %(levelname)s {label}%(name)s: %(message)s"))
-    logging.basicConfig(level=log_level, handlers=[handler])
-    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    log_output.configure(log_level, label)
+    try:
+        return _run(config)
+    finally:
+        log_output.drop_rest()
+
+
+def _run(config: BrokerConfig) -> int:
     descriptors.raise_limit()
     config = _within_descriptors(config)
     # Modules and their code last as long as the process: full collections need not look at them.
@@ -162,13 +165,6 @@ def _windows(config: BrokerConfig) -> Windows:
             config.controller_quota_window_num, config.controller_quota_window_size_seconds * 1000
         ),
     )
-
-
-class _OneLine(logging.Formatter):
-    """Escapes control characters: names chosen by clients must not break or forge log lines."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
-        return super().formatMessage(record).translate(_ESCAPED_CONTROLS)
 
 
 class Server:
