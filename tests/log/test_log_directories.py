@@ -110,6 +110,17 @@ def test_a_directory_in_use_refuses_the_start(make: Make, tmp_path: Path) -> Non
             make()
 
 
+@pytest.mark.parametrize("second", ["a/", "b/../a", "link"])
+def test_a_directory_that_is_there_twice_refuses_the_start(
+    make: Make, tmp_path: Path, second: str
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to("a")
+    with pytest.raises(LogDirError, match=r"^log\.dirs has the same directory twice: /.*/a and /"):
+        make(dirs=("a", second))
+    assert [path.name for path in (tmp_path / "a").iterdir()] == [".lock"]
+
+
 async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(
     make: Make, tmp_path: Path, clock: FakeClock
 ) -> None:

@@ -105,6 +105,8 @@ class Directory:
         # Whether it is locked by this process, and belongs to this broker.
         self._is_claimed = False
         self.lock_fd = -1
+        # Device and inode, once it is claimed: another path may lead to the same directory.
+        self.identity = (-1, -1)
         self._names_fd = -1
         # Of a directory that had no owner, until it is written.
         self._new_owner: LogDirMeta | None = None
@@ -133,6 +135,8 @@ class Directory:
         """Lock the directory for this process. Raises LogDirError, and OSError."""
         os.makedirs(self.path, exist_ok=True)
         self._names_fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        found = os.fstat(self._names_fd)
+        self.identity = found.st_dev, found.st_ino
         self.lock_fd = os.open(self.file(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(self.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

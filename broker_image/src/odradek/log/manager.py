@@ -140,14 +140,15 @@ class LogManager:
         """Lock the directories and open every partition found. `progress(done, total)` counts
         partitions.
 
-        Raises LogDirError when a directory belongs to another broker or cluster, is in use, or when
-        none of them works, and StoppedError after `stop_loading`.
+        Raises LogDirError when a directory belongs to another broker or cluster, is in use or there
+        twice, or when none of them works, and StoppedError after `stop_loading`.
         """
         for directory in self._directories:
             try:
                 directory.claim(LogDirMeta(self.config.broker_id, self.cluster_id))
             except OSError as error:
                 directory.fail_at_start(error)
+        self._check_distinct()
         resolution = resolve(
             (
                 Found(directory, folder)
@@ -175,6 +176,18 @@ class LogManager:
             reasons = "; ".join(f"{each.path}: {each.failure}" for each in self._directories)
             raise LogDirError(f"none of log.dirs can be used: {reasons}")
         self._is_loaded = True
+
+    def _check_distinct(self) -> None:
+        """Raise LogDirError if two of the paths lead to one directory. Its lock does not tell: it
+        keeps out other processes.
+        """
+        found: dict[tuple[int, int], Directory] = {}
+        for directory in self._online():
+            other = found.setdefault(directory.identity, directory)
+            if other is not directory:
+                raise LogDirError(
+                    f"log.dirs has the same directory twice: {other.path} and {directory.path}"
+                )
 
     def stop_loading(self) -> None:
         """Have `load` in another thread open no further log, and break off those under recovery."""
