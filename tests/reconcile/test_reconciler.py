@@ -304,7 +304,9 @@ def test_younger_resource_of_a_group_waits_and_never_deletes_the_offsets_of_the_
     going = resource("ConsumerGroup", "a", age=9, deleted=True, deletionPolicy="Delete", **wanted)
     run([going], [cluster(), younger], zookeeper)
     assert zookeeper.deleted == []
-    run([going], [cluster()], zookeeper)
+    # If both go, nobody reads on.
+    also = resource("ConsumerGroup", "b", deleted=True, **wanted)
+    run([going], [cluster(), also], zookeeper)
     assert zookeeper.deleted == [consumers.group_path("g")]
 
 

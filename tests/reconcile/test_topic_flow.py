@@ -171,6 +171,33 @@ def test_older_of_two_resources_has_the_topic_and_the_younger_takes_over_when_it
     eventually(lambda: place.events("TopicRetained"), "an Event", pause_s=0.2)
 
 
+def test_topic_whose_resource_gets_another_name_keeps_its_data(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster(1)
+    path, request = znodes.topic_path("shared"), znodes.delete_topic_path("shared")
+    wanted = {"topicName": "shared", "partitions": 1, "replicationFactor": 1}
+    place.kubectl.apply(place.topic("former", **wanted, deletionPolicy="Delete"))
+    eventually(lambda: place.client.exists(path), "the topic", pause_s=0.2)
+    place.elect("shared")
+    place.wait_for("topic", "former", "Synced")
+    made = place.client.exists(path).czxid
+    # Who only observes neither owns the topic, nor is held up by who does, nor keeps it.
+    place.kubectl.apply(place.topic("watched", **wanted, management="Observe"))
+    place.wait_for("topic", "watched", "Synced")
+    # As GitOps does it: what is new first, then what is not there any more.
+    place.kubectl.apply(place.topic("renamed", **wanted, deletionPolicy="Delete"))
+    place.kubectl("delete", "topic", "former", "--timeout=120s")
+    told = eventually(lambda: place.events("TopicAbandoned"), "an Event", pause_s=0.2) or []
+    (message,) = [one["message"] for one in told]
+    assert message == "topic shared was not deleted: Topic renamed has the same topic"
+    place.wait_for("topic", "renamed", "Synced")
+    assert place.client.exists(request) is None
+    assert place.client.exists(path).czxid == made
+    place.kubectl("delete", "topic", "renamed", "--wait=false")
+    eventually(lambda: place.client.exists(request), "a deletion request", pause_s=0.2)
+
+
 def test_operator_killed_at_any_moment_ends_with_one_topic_and_no_finalizer_left(
     place: Place, operator: Operator
 ) -> None:

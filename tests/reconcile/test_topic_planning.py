@@ -68,7 +68,7 @@ def plan(
 ) -> TopicPlan:
     meta, wanted = spec.parse_meta(resource), spec.parse_topic(resource)
     if meta.deleting:
-        return topic_plan.plan_deletion(meta, wanted, view, cluster, known, False, NOW)
+        return topic_plan.plan_deletion(meta, wanted, view, cluster, known, None, False, NOW)
     return topic_plan.plan(meta, wanted, view, cluster, known, None, Random(1), moves)
 
 
@@ -405,9 +405,9 @@ def test_terminating_namespace_is_held_for_a_bounded_time_only() -> None:
     meta, wanted = spec.parse_meta(resource), spec.parse_topic(resource)
     away = replace(CLUSTER, reachable=False)
     late = NOW + spec.TERMINATING_TIMEOUT + timedelta(seconds=1)
-    early = topic_plan.plan_deletion(meta, wanted, TopicView(), away, 77, True, NOW)
+    early = topic_plan.plan_deletion(meta, wanted, TopicView(), away, 77, None, True, NOW)
     assert early.steps == ()
-    done = topic_plan.plan_deletion(meta, wanted, TopicView(), away, 77, True, late)
+    done = topic_plan.plan_deletion(meta, wanted, TopicView(), away, 77, None, True, late)
     assert done.steps == (SetFinalizer(False),)
 
 

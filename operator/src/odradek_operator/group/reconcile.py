@@ -33,7 +33,7 @@ def reconcile(
     """Reconcile one group.
 
     `rival` names another resource of the same group: an older one, and for a resource that is being
-    deleted any, since the offsets then are not this one's alone.
+    deleted any that stays, since the offsets then are not this one's alone.
     """
     meta, cluster = spec.parse_meta(body), around.cluster
     is_allowed = cluster.owner is not Owner.NOT_PERMITTED

@@ -371,7 +371,7 @@ class Reconciler:
 
     def _group(self, around: GroupContext, body: Body, rivals: list[Body]) -> float:
         deleting = "deletionTimestamp" in body["metadata"]
-        find = apply.any_rival if deleting else apply.older_rival
+        find = apply.staying_rival if deleting else apply.older_rival
         return group_reconcile.reconcile(
             self.context, body, around, find(self.context, body, rivals)
         )

@@ -8,7 +8,7 @@ watch may lag or may have missed a deletion.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -106,23 +106,31 @@ def older_rival(context: ReconcileContext, body: Body, rivals: Iterable[Body]) -
     uid = body["metadata"]["uid"]
     by_age = sorted([*rivals, body], key=age)
     older = takewhile(lambda one: one["metadata"]["uid"] != uid, by_age)
-    return _first_existing(context, body, older)
+    return _first_name(body, _existing(context, older))
 
 
-def any_rival(context: ReconcileContext, body: Body, rivals: Iterable[Body]) -> str | None:
-    """Return a rival, older or younger, that still exists."""
+def staying_rival(context: ReconcileContext, body: Body, rivals: Iterable[Body]) -> str | None:
+    """Return a rival, older or younger, that still exists and is not being deleted itself."""
     uid = body["metadata"]["uid"]
-    return _first_existing(context, body, (one for one in rivals if one["metadata"]["uid"] != uid))
+    others = (one for one in rivals if one["metadata"]["uid"] != uid)
+    existing = _existing(context, others)
+    staying = (one for one in existing if "deletionTimestamp" not in one["metadata"])
+    return _first_name(body, staying)
 
 
-def _first_existing(context: ReconcileContext, body: Body, rivals: Iterable[Body]) -> str | None:
+def _existing(context: ReconcileContext, rivals: Iterable[Body]) -> Iterator[Body]:
     for rival in rivals:
         meta = rival["metadata"]
         fresh = kube.custom(context.kube, rival["kind"], meta["namespace"], meta["name"])
         if fresh is not None and fresh["metadata"]["uid"] == meta["uid"]:
-            return spec.shown(body["metadata"]["namespace"], meta)
-        context.forget(rival)
-    return None
+            yield fresh
+        else:
+            context.forget(rival)
+
+
+def _first_name(body: Body, others: Iterable[Body]) -> str | None:
+    namespace = body["metadata"]["namespace"]
+    return next((spec.shown(namespace, one["metadata"]) for one in others), None)
 
 
 def age(body: Body) -> tuple[str, str]:

@@ -462,14 +462,16 @@ def plan_deletion(
     view: TopicView,
     cluster: ClusterState,
     known_incarnation: int | None,
+    heir: str | None,
     namespace_terminating: bool,
     now: datetime,
 ) -> TopicPlan:
-    """Plan a Topic that is being deleted.
+    """Plan a Topic that is being deleted. `heir` names another resource of the topic, which stays.
 
     The finalizer goes when the topic is gone, when there is nobody left to delete it, when it is
-    not this resource's topic, or when a terminating namespace has waited long enough. Whatever it
-    waits for, the status keeps the incarnation: without it the topic would be a stranger's.
+    not this resource's topic, or not its alone, or when a terminating namespace has waited long
+    enough. Whatever it waits for, the status keeps the incarnation: without it the topic would be
+    a stranger's.
     """
     if not meta.has_finalizer:
         return TopicPlan()
@@ -500,6 +502,8 @@ def plan_deletion(
     waiting = _waiting("Deleting", "the brokers are deleting the topic", shown, requeue_after=1.0)
     if view.deletion_requested:
         return waiting
+    if heir is not None:
+        return TopicPlan(release, events=(_abandoned(spec, f"Topic {heir} has the same topic"),))
     return replace(waiting, steps=(RequestDeletion(spec.topic, view.version),), requeue_after=0.5)
 
 
@@ -512,12 +516,13 @@ def leaves_data(body: Body) -> str | None:
     """Return the topic that outlives a resource which is gone; None: it had none, or deleted it."""
     wanted = body["spec"]
     owned = body.get("status", {}).get("incarnation") is not None
-    if not owned or wanted.get("deletionPolicy") == "Delete" or _observes(wanted):
+    if not owned or wanted.get("deletionPolicy") == "Delete" or observes(wanted):
         return None
     return str(wanted.get("topicName", body["metadata"]["name"]))
 
 
-def _observes(wanted: Body) -> bool:
+def observes(wanted: Body) -> bool:
+    """Return whether a spec asks for reports only."""
     return bool(wanted.get("management") == "Observe")
 
 

@@ -54,10 +54,18 @@ def reconcile_topic(
     reassignments: Sequence[Body],
     tables: TableContext,
 ) -> float:
-    """Reconcile a Topic, unless an older resource of the same topic exists among its rivals."""
-    alone = all(one["metadata"]["uid"] == body["metadata"]["uid"] for one in rivals)
-    conflict = None if alone else apply.older_rival(context, body, rivals)
-    moves = reassign.owned_by(body["metadata"]["uid"], reassignments) if reassignments else ()
+    """Reconcile a Topic, unless an older resource among its rivals manages the same topic.
+
+    One that is being deleted leaves the topic to any that stays. Who only observes has no rivals.
+    """
+    conflict = None
+    uid = body["metadata"]["uid"]
+    others = [one for one in rivals if one["metadata"]["uid"] != uid and _manages(one)]
+    if others and _manages(body):
+        deleting = "deletionTimestamp" in body["metadata"]
+        find = apply.staying_rival if deleting else apply.older_rival
+        conflict = find(context, body, others)
+    moves = reassign.owned_by(uid, reassignments) if reassignments else ()
     return reconcile(context, zookeeper, body, view, cluster, conflict, moves, tables)
 
 
@@ -71,7 +79,11 @@ def reconcile(
     moves: Sequence[OwnMove] = (),
     tables: TableContext = _NO_TABLES,
 ) -> float:
-    """Bring one topic nearer to its spec. `moves` are the Reassignments that it created."""
+    """Bring one topic nearer to its spec. `moves` are the Reassignments that it created.
+
+    `conflict` names another resource of the same topic: an older one, and for a resource that is
+    being deleted one that stays.
+    """
     meta, known = spec.parse_meta(body), body.get("status", {}).get("incarnation")
     deleting = meta.deleted is not None
     try:
@@ -80,7 +92,9 @@ def reconcile(
         return status_update.refuse(context, body, error, ("incarnation", "table"))
     if deleting:
         ending = meta.has_finalizer and apply.namespace_terminating(context, meta.namespace)
-        plan = topic_plan.plan_deletion(meta, wanted, view, cluster, known, ending, context.now())
+        plan = topic_plan.plan_deletion(
+            meta, wanted, view, cluster, known, conflict, ending, context.now()
+        )
     else:
         plan = topic_plan.plan(meta, wanted, view, cluster, known, conflict, context.random, moves)
         if plan.awaits_leaders and topic_plan.was_just_created(body, context.now()):
@@ -100,6 +114,10 @@ def reconcile(
         paused=wanted.paused or cluster.paused,
     )
     return _carry_out(context, zookeeper, body, plan, table)
+
+
+def _manages(body: Body) -> bool:
+    return not topic_plan.observes(body["spec"])
 
 
 def topic_operations(step: Step) -> list[Operation]:
