@@ -312,6 +312,18 @@ def test_history_server_without_a_folder_to_read_is_refused(values: Manifest, wh
         helm.template({"historyServer": {"enabled": True, **values}})
 
 
+def test_large_numbers_are_written_without_an_exponent() -> None:
+    # Helm reads numbers as floats, and would write 1e+06.
+    objects = helm.template(
+        {"zookeeper": {"runAsUser": 1000650000, "maxSessionTimeoutMs": 3600000}}
+    )
+    pod = one(objects, "StatefulSet", "zookeeper")["spec"]["template"]["spec"]
+    for name in ("runAsUser", "runAsGroup", "fsGroup"):
+        assert repr(pod["securityContext"][name]) == "1000650000"
+    config = one(objects, "ConfigMap", "zookeeper")["data"]["zoo.cfg"]
+    assert "maxSessionTimeout=3600000\n" in config
+
+
 def test_changed_zookeeper_configuration_rolls_its_pods() -> None:
     def annotations(values: Manifest) -> Manifest:
         stateful = one(helm.template(values), "StatefulSet")

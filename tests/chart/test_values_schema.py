@@ -83,6 +83,14 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         {"exporter": {"intervalSeconds": 0}},
         "at '/exporter/intervalSeconds'",
     ),
+    "a priority class that is no name": (
+        {"operator": {"priorityClassName": "a: b"}},
+        "at '/operator/priorityClassName'",
+    ),
+    "a Secret that is no name": (
+        {"zookeeper": {"authentication": {"secretName": "{{ .Release.Name }}"}}},
+        "at '/zookeeper/authentication/secretName'",
+    ),
     "a quantity with an unknown unit": (
         {"operator": {"resources": {"limits": {"memory": "1GB"}}}},
         "at '/operator/resources/limits/memory'",
@@ -112,6 +120,29 @@ def test_values_of_an_older_chart_are_refused_by_name(values: Manifest, missing:
     with pytest.raises(helm.HelmError) as refused:
         helm.template(values)
     assert missing in str(refused.value)
+
+
+def sections(values: Manifest, schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Paths of all keys of values.yaml that have known keys below them."""
+    for key, value in values.items():
+        part = schema["properties"][key]
+        # A selector of Kubernetes' may be empty.
+        if isinstance(value, dict) and "properties" in part and key != "metricsFrom":
+            yield f"{path}/{key}"
+            yield from sections(value, part, f"{path}/{key}")
+
+
+def test_sections_without_any_key_are_refused_by_name() -> None:
+    # Somebody has put a # before all of their lines; YAML reads null, and Helm drops the defaults.
+    values = yaml_text.load((helm.CHART / "values.yaml").read_text())
+    schema = json.loads((helm.CHART / "values.schema.json").read_text())
+    for path in sections(values, schema):
+        *above, last = path.strip("/").split("/")
+        emptied: Manifest = {last: None}
+        for key in reversed(above):
+            emptied = {key: emptied}
+        with pytest.raises(helm.HelmError, match=f"missing property '{last}'"):
+            helm.template(emptied)
 
 
 def leaves(values: Manifest, schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
