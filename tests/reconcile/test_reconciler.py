@@ -91,8 +91,28 @@ def existing_topic() -> MemoryZooKeeper:
     )
 
 
+def test_short_name_of_a_zookeeper_is_that_of_the_service_beside_the_cluster() -> None:
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete"}
+    going = {**resource("Topic", "t", deleted=True, **wanted), "status": {"incarnation": 77}}
+    for home, place in (("n", "zk:2181"), ("operators", "zk.n.svc:2181")):
+        store, znodes_of = ResourceStore(), {one: existing_topic() for one in PLACES}
+        pool = MemoryPool(znodes_of)
+        for body in (going, cluster()):
+            store.put(body)
+        done = Reconciler(context(MemoryKube(going, cluster()), pool, home=home), store)
+        for one in (going, cluster()):
+            done.reconcile("n", ClusterKey("n", "c"), {key_of(one): one})
+        asked = {one for one, found in znodes_of.items() if found.committed}
+        assert (asked, pool.kept) == ({place}, {place})
+
+
+PLACES = ("zk:2181", "zk.n.svc:2181")
+
+
 def test_topics_of_a_cluster_in_conflict_touch_nothing_of_the_older_ones() -> None:
-    older = cluster(namespace="production", age=9)
+    older = cluster(
+        namespace="production", age=9, zookeeper={"connect": "zk.n.svc.cluster.local:2181"}
+    )
     wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete"}
     zookeeper = existing_topic()
     kube = run([resource("Topic", "t", **wanted)], [cluster(), older], zookeeper)

@@ -113,6 +113,7 @@ class Runtime:
             platform=settings.platform,
             remember=store.put,
             forget=store.drop,
+            home=settings.namespace,
         )
         self.queues = WorkQueues(store, Reconciler(context, store, self._lease.act_in).reconcile)
         metrics.REGISTRY.register(ResourceStates(store, self._lease.acts_in))

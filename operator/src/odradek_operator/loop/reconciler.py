@@ -141,7 +141,10 @@ class Reconciler:
         return results
 
     def _connect_strings(self) -> set[str]:
-        return {_connect_string(body) for body in self.store.select("KafkaCluster")}
+        return {
+            self.context.connect_from_here(_connect_string(body), body["metadata"]["namespace"])
+            for body in self.store.select("KafkaCluster")
+        }
 
     def _observe(self, resident: str, cluster: ClusterKey) -> _ClusterContext:
         """Read what all resources of a cluster share that are in the namespace `resident`."""

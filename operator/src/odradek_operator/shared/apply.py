@@ -65,7 +65,7 @@ class Platform:
 @dataclass(frozen=True, slots=True)
 class ReconcileContext:
     """What reconciling needs. `remember` stores a body that was written, `forget` drops
-    one that is gone.
+    one that is gone. `home` is the namespace of the operator's pod, None outside of pods.
     """
 
     kube: Kube
@@ -76,6 +76,16 @@ class ReconcileContext:
     forget: Callable[[Body], None]
     now: Callable[[], datetime] = _UTC_NOW
     random: Random = field(default_factory=Random)
+    home: str | None = None
+
+    def connect_from_here(self, connect: str, namespace: str) -> str:
+        """Return the connect string of a ZooKeeper as pods of `namespace` know it, for this pod.
+
+        Elsewhere a short name would be that of another Service: of another cluster's znodes.
+        """
+        if self.home in (None, namespace):
+            return connect
+        return spec.qualified(connect, namespace)
 
 
 def still_wanted(context: ReconcileContext, body: Body) -> bool:

@@ -64,14 +64,15 @@ def credentials(context: ReconcileContext, namespace: str, secret: str) -> ZooKe
 
 def connected(context: ReconcileContext, body: Body, wanted: ClusterSpec) -> ZooKeeper:
     """Return a cluster's ZooKeeper, connected. Raises UnreachableError, or KubeError."""
-    if wanted.zookeeper_authentication is None:
-        return context.zookeepers.get(wanted.zookeeper)
     namespace, name = spec.cluster_of(body)
+    connect = context.connect_from_here(wanted.zookeeper, namespace)
+    if wanted.zookeeper_authentication is None:
+        return context.zookeepers.get(connect)
     found = credentials(context, namespace, wanted.zookeeper_authentication.secret)
     secures = bool((body.get("status", {}).get(REMEMBERED) or {}).get("setAcl"))
     access = zookeeper_credentials.static_access(found, set_acl=secures)
     login = ClusterLogin((namespace, name, *found.kind), access)
-    return context.zookeepers.get(wanted.zookeeper, login)
+    return context.zookeepers.get(connect, login)
 
 
 def require_decision(body: Body, wanted: ClusterSpec) -> None:
