@@ -202,18 +202,19 @@ class Place:
         self.namespace = name
         self.zookeeper = ensemble.connect
 
+    def cluster_body(self, brokers: int, **extra: Any) -> dict[str, Any]:
+        return {
+            "apiVersion": "odradek.io/v1alpha1",
+            "kind": "KafkaCluster",
+            "metadata": {"name": "main"},
+            "spec": {
+                "zookeeper": {"connect": self.zookeeper, "chroot": f"/{self.namespace}"},
+                "brokers": {"replicas": brokers, **extra},
+            },
+        }
+
     def create_cluster(self, brokers: int = 3, **extra: Any) -> None:
-        self.kubectl.apply(
-            {
-                "apiVersion": "odradek.io/v1alpha1",
-                "kind": "KafkaCluster",
-                "metadata": {"name": "main"},
-                "spec": {
-                    "zookeeper": {"connect": self.zookeeper, "chroot": f"/{self.namespace}"},
-                    "brokers": {"replicas": brokers, **extra},
-                },
-            }
-        )
+        self.kubectl.apply(self.cluster_body(brokers, **extra))
         for path in znodes.PERSISTENT_PATHS:
             self.client.ensure_path(path)
         for broker_id in range(brokers):

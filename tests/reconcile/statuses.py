@@ -34,7 +34,7 @@ REASONS = {
         BrokersReady Synced Observed Running Completed Scheduled Suspended
     """,
     Truth.UNDER_WAY: """
-        ZooKeeperUnreachable BrokersStarting NoController PartitionsOffline
+        ZooKeeperUnreachable BrokerIdsTaken BrokersStarting NoController PartitionsOffline
         BrokersRolling
         Creating Updating Reassigning WaitingForBrokers WaitingForLeaders TopicDeleting Deleting
         TopicNotFound ClusterInvalid ClusterNotFound ClusterConflict

@@ -2,11 +2,13 @@
 
 import itertools
 import json
+from dataclasses import replace
 from typing import Any
 
 from odradek.values import BrokerId
 from odradek.zk import consumers, znodes
 from tests.reconcile.conftest import Operator, Place
+from tests.support import zookeeper
 from tests.support.kubectl import KubectlError, eventually
 
 
@@ -53,6 +55,29 @@ def test_cluster_gets_its_objects_and_is_ready_when_all_brokers_are_registered(
     said = [json.loads(line) for line in whole_lines]
     assert "main: applied StatefulSet main-broker" in [one["message"] for one in said]
     assert all({"timestamp", "severity"} <= one.keys() for one in said)
+
+
+def test_cluster_waits_while_its_ids_are_those_of_brokers_that_were_there_before(
+    place: Place, zk: zookeeper.Server, operator: Operator
+) -> None:
+    plain = znodes.BrokerEndpoint("PLAINTEXT", "192.0.2.7", 9092)
+    before = znodes.BrokerRegistration(BrokerId(1), (plain,), timestamp_ms=1)
+    place.client.ensure_path(znodes.BROKER_IDS_PATH)
+    with zk.client(f"/{place.namespace}") as other:
+        data = znodes.encode_broker(before)
+        other.create(znodes.broker_path(1), data, ephemeral=True)
+        for one in (0, 7):
+            # Younger than the KafkaCluster, or none of its ids.
+            late = replace(before, broker_id=BrokerId(one), timestamp_ms=2**42 if one == 0 else 1)
+            other.create(znodes.broker_path(one), znodes.encode_broker(late), ephemeral=True)
+        place.kubectl.apply(place.cluster_body(2))
+        waits = place.wait_for("kafkacluster", "main", "BrokerIdsTaken")
+        assert waits["status"] == "False"
+        assert "registered already: 1 at 192.0.2.7:9092; if" in waits["message"]
+        assert place.kubectl.get("statefulsets")["items"] == []
+        assert place.kubectl.get("secrets")["items"] == []
+    place.wait_for("kafkacluster", "main", "BrokersStarting")
+    assert place.kubectl.get("statefulset", "main-broker")["spec"]["replicas"] == 2
 
 
 def test_what_is_taken_out_of_the_spec_goes_from_the_pods_too(

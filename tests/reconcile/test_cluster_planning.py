@@ -233,3 +233,25 @@ def test_brokers_that_hold_replicas_are_never_scaled_away(
             assert allowed == current
         else:
             assert not any(allowed <= one < current for one in holders)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ({"connect": "zk:2181"}, {"connect": "zk:2181"}, False),
+        ({"connect": "zk:2181"}, {"connect": "zk.a:2181"}, True),
+        ({"connect": "zk:2181"}, {"connect": "ZK.a.svc:2182"}, True),
+        ({"connect": "zk:2181"}, {"connect": "zk.a.svc.cluster.local:2181", "chroot": "/b"}, False),
+        ({"connect": "zk.a.svc.example:2181"}, {"connect": "zk.a.svc.cluster.local:2181"}, True),
+        ({"connect": "10.0.0.1:1,10.0.0.2:1"}, {"connect": "10.0.0.2:1,10.0.0.3:1"}, True),
+        ({"connect": "10.0.0.1:1"}, {"connect": "10.0.0.1:2"}, False),
+        ({"connect": "zk.example.org:1"}, {"connect": "zk.example.com:1"}, False),
+    ],
+)
+def test_clusters_share_znodes_however_they_name_them(
+    one: dict[str, str], other: dict[str, str], shared: bool
+) -> None:
+    first = resource("KafkaCluster", "c", namespace="a", zookeeper=one)
+    second = resource("KafkaCluster", "c", namespace="b", zookeeper=other)
+    assert spec.share_znodes(first, second) is shared
+    assert spec.share_znodes(second, first) is shared

@@ -874,7 +874,9 @@ def test_job_of_a_cluster_in_conflict_says_so_and_one_of_a_taken_group_is_stoppe
         "job": task,
         "group": "g",
     }
-    older = cluster(namespace="production", age=9)
+    older = cluster(
+        namespace="production", age=9, zookeeper={"connect": "zk.n.svc.cluster.local:2181"}
+    )
     kube = run([resource("ConsumerGroup", "g", **wanted)], [cluster(), older], existing_topic())
     assert reason(kube, "ConsumerGroup", "g") == "ClusterConflict"
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from odradek.values import BrokerId
+from odradek.zk.znodes import BrokerRegistration
 from odradek_operator.cluster.objects import SET_LABEL, SETS
 from odradek_operator.cluster.rollout import ClusterView
 from odradek_operator.shared.broker_sets import SET_SIZE, BrokerSets
-from odradek_operator.shared.spec import InvalidSpec
+from odradek_operator.shared.spec import InvalidSpec, ResourceMeta
 
 # StatefulSets as they are, by number.
 LiveSets = Sequence[Mapping[str, Any] | None]
@@ -40,6 +42,21 @@ def _has_pods(live: Mapping[str, Any] | None) -> bool:
     if live is None:
         return False
     return revision(live) is None or bool(live["status"].get("replicas"))
+
+
+def taken(
+    meta: ResourceMeta, wanted: BrokerSets, registered: Mapping[BrokerId, BrokerRegistration]
+) -> tuple[int, ...]:
+    """Return the brokers of a cluster without pods that were registered before it was made.
+
+    They are those of somebody else, or of a former KafkaCluster whose sessions have not ended yet.
+    """
+    made_ms = meta.created.timestamp() * 1000
+    return tuple(
+        one
+        for one, found in sorted(registered.items())
+        if one in wanted and 0 < found.timestamp_ms < made_ms
+    )
 
 
 def check_sets(allowed: BrokerSets, current: BrokerSets | None) -> None:

@@ -115,6 +115,11 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     # Read again, without the cache, whether brokers are empty before they are removed.
     fewer = current is not None and not set(current) <= set(wanted.brokers)
     znodes = _read_znodes(context, body, wanted, fresh=fewer)
+    if current is None and (taken := broker_steps.taken(meta, wanted.brokers, znodes.registered)):
+        # An empty broker would take the place of theirs as soon as one of them restarts.
+        held = status.progressing("BrokerIdsTaken", _of_whom(taken, znodes.addresses))
+        status_update.write_status(context, body, held, _unseen(body))
+        return BUSY_SECONDS
     allowed = rollout.safe_brokers(wanted.brokers, current, znodes.partitions)
     try:
         if set(allowed) == set(wanted.brokers):
@@ -243,6 +248,15 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     )
     steady = conditions[0].status and not conditions[1].status
     return STEADY_SECONDS if steady else BUSY_SECONDS
+
+
+def _of_whom(taken: Sequence[int], addresses: Mapping[int, str]) -> str:
+    shown = ", ".join(f"{one} at {addresses.get(one, 'an unknown address')}" for one in taken[:3])
+    more = ", ..." if len(taken) > 3 else ""
+    return (
+        f"brokers with these ids are registered already: {shown}{more}; if they are of a former "
+        "KafkaCluster, that ends with their sessions, else choose another spec.zookeeper.chroot"
+    )
 
 
 def _refuse(

@@ -246,10 +246,9 @@ class Reconciler:
         """Return an older cluster that keeps its state in the same znodes."""
         uid = body["metadata"]["uid"]
         others = [one for one in clusters if one["metadata"]["uid"] != uid]
-        if not others:
+        rivals = [one for one in others if spec.share_znodes(one, body)]
+        if not rivals:
             return None
-        place = _connect_string(body)
-        rivals = [one for one in others if _connect_string(one) == place]
         return apply.older_rival(self.context, body, rivals)
 
     def _user(self, cluster: _ClusterContext, around: UserCluster, body: Body) -> float:

@@ -290,6 +290,31 @@ def qualified(connect: str, namespace: str) -> str:
     return ",".join(found) + slash + chroot
 
 
+def share_znodes(one: Body, other: Body) -> bool:
+    """Return whether two KafkaClusters keep their state in the same znodes, by what they name.
+
+    One Service has several names, and one ensemble several servers.
+    """
+    same_chroot = one["spec"]["zookeeper"].get("chroot", "/") == other["spec"]["zookeeper"].get(
+        "chroot", "/"
+    )
+    return same_chroot and not _servers(one).isdisjoint(_servers(other))
+
+
+def _servers(cluster: Body) -> frozenset[str]:
+    connect = qualified(cluster["spec"]["zookeeper"]["connect"], cluster["metadata"]["namespace"])
+    return frozenset(map(_server, connect.lower().split(",")))
+
+
+def _server(text: str) -> str:
+    """Return host:port, or of a Service, which may have a port for TLS, too, NAME.NAMESPACE.svc."""
+    host = text.rpartition(":")[0]
+    service, marker, _ = f"{host}.".partition(".svc.")
+    if marker:
+        return f"{service}.svc"
+    return f"{host}.svc" if host.count(".") == 1 else text
+
+
 def parse_time(text: str) -> datetime:
     """Read a time as the API server writes it (RFC 3339, UTC)."""
     return datetime.fromisoformat(text)
