@@ -26,6 +26,9 @@ BLOCKS = [
     ("docs/how-to/reset-offsets.md", "apply", "created"),
     ("docs/how-to/upgrade.md", "before", "page-views"),
     ("docs/how-to/troubleshoot.md", "look", "billing"),
+    ("docs/how-to/uninstall.md", "finalizers", "patched"),
+    ("docs/how-to/uninstall.md", "resources", "deleted"),
+    ("docs/how-to/uninstall.md", "clusters", ""),
 ]
 
 

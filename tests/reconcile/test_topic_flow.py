@@ -241,6 +241,30 @@ def test_topics_are_let_go_when_their_cluster_and_namespace_go(
     assert place.client.exists(znodes.topic_path("t"))
 
 
+def test_operator_that_goes_with_its_namespace_leaves_no_finalizer_there(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster(1)
+    place.kubectl.apply(
+        place.topic("t", partitions=1, replicationFactor=1, deletionPolicy="Delete")
+    )
+    eventually(lambda: place.client.exists(znodes.topic_path("t")), "the topic", pause_s=0.2)
+    place.elect("t")
+    place.wait_for("topic", "t", "Synced")
+    assert operator.end() == 0
+    kept = place.kubectl.get("topic", "t")["metadata"]
+    assert kept["finalizers"] == ["odradek.io/finalizer"]
+    operator.start()
+    eventually(lambda: operator.page("/readyz") == 200, "the Lease", pause_s=0.2)
+    # Its pods go first: what it looks after is not being deleted yet.
+    place.kubectl("delete", "namespace", place.namespace, "--wait=false")
+    assert operator.end() == 0
+    left = place.kubectl.get("topic", "t")["metadata"]
+    assert "deletionTimestamp" not in left
+    assert "finalizers" not in left
+    assert place.client.exists(znodes.topic_path("t"))
+
+
 def test_topic_whose_znode_others_have_secured_says_so_until_it_is_open(
     place: Place, operator: Operator
 ) -> None:

@@ -1,7 +1,7 @@
 """Composition root of the operator: environment to settings, and everything that runs, in order.
 
-Start: HTTP pages, Lease, then work queues. Stop: queues after their batches, ZooKeeper, Lease,
-pages.
+Start: HTTP pages, Lease, then work queues. Stop: queues after their batches, finalizers if the
+namespace goes, ZooKeeper, Lease, pages.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from odradek_operator import health
-from odradek_operator.loop.lease import Leases
+from odradek_operator.loop import departure
+from odradek_operator.loop.lease import Leases, NotHolderError
 from odradek_operator.loop.reconciler import Reconciler
 from odradek_operator.loop.resource_states import ResourceStates
 from odradek_operator.loop.resync import Resync
 from odradek_operator.loop.workqueue import WorkQueues
 from odradek_operator.shared import kube, metrics
 from odradek_operator.shared.apply import Platform, ReconcileContext, WorkloadSettings
-from odradek_operator.shared.kube import Kube
+from odradek_operator.shared.kube import Kube, KubeError
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.store import ResourceStore
 from odradek_operator.shared.zookeeper import Pool
@@ -105,8 +106,9 @@ class Runtime:
         self._lease = Leases(self._api, settings.namespace, LEASE_NAME, settings.identity)
         self._api.guard = self._lease.check
         self._zookeepers = Pool(self._lease.check)
+        self._namespace = settings.namespace
         store = ResourceStore()
-        context = ReconcileContext(
+        self._context = ReconcileContext(
             kube=self._api,
             zookeepers=self._zookeepers,
             broker_image=settings.broker_image,
@@ -115,7 +117,9 @@ class Runtime:
             forget=store.drop,
             home=settings.namespace,
         )
-        self.queues = WorkQueues(store, Reconciler(context, store, self._lease.act_in).reconcile)
+        self.queues = WorkQueues(
+            store, Reconciler(self._context, store, self._lease.act_in).reconcile
+        )
         metrics.REGISTRY.register(ResourceStates(store, self._lease.acts_in))
         self._resync = Resync(self._api, store, self.on_deleted, self._lease.keep)
         self._pages = [
@@ -143,6 +147,10 @@ class Runtime:
         """Stop everything; current batches are finished."""
         self._resync.stop()
         self.queues.stop()
+        try:
+            departure.let_go(self._context, self._namespace)
+        except (KubeError, NotHolderError) as error:
+            log.warning("failed to let go of what is in %s: %s", self._namespace, error)
         self._zookeepers.close()
         self._lease.release()
         for pages in self._pages:
