@@ -377,6 +377,11 @@ def test_job_is_not_stopped_for_a_reset_that_cannot_be_carried_out_now() -> None
     unheard = resource("ConsumerGroup", "g", reset=reset, **wanted)
     refused = run([unheard], [cluster(), pod], group_with_offsets())
     assert reason(refused, "ConsumerGroup", "g") == "ResetWithoutPartitions"
+    left = refused.get("", "ConsumerGroup", "n", "g")
+    assert left is not None
+    ready = condition_of(left["status"], "Ready")
+    assert ready is not None
+    assert ready["message"].endswith("no topic of spec.topics exists")
     paused = run([asking], [cluster(paused=True), pod], zookeeper)
     assert reason(paused, "ConsumerGroup", "g") == "Paused"
     for each in (kube, refused, paused):

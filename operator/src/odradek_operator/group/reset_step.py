@@ -102,8 +102,10 @@ class ResetStep:
         committed = self.view.committed
         targets = {**reset.compute(self.request, committed, begins, ends, found), **(kept or {})}
         if not targets:
-            text = "the reset has no partitions: set spec.topics, or commit offsets first"
-            return _refused("ResetWithoutPartitions", text)
+            why = "set spec.topics, or commit offsets first"
+            if self.wanted.topics and not self.leaders:
+                why = "no topic of spec.topics exists"
+            return _refused("ResetWithoutPartitions", f"the reset has no partitions: {why}")
         phase = reset.DRY_RUN if self.request.dry_run else reset.APPLYING
         now = self.context.now()
         last = reset.fields(self.request, phase, committed, targets, incarnations, now)
