@@ -216,6 +216,52 @@ def test_sync_of_an_interrupted_rebalance_must_rejoin() -> None:
     assert len(world.group.members) == 3
 
 
+def test_leader_that_never_assigns_is_removed_though_it_sends_heartbeats() -> None:
+    world = World(delay_ms=10)
+    world.join("a")
+    world.join("b")
+    world.advance(20)
+    world.sync("b")
+    for _ in range(59):
+        world.advance(1000)
+        assert world.beat("a") is ErrorCode.NONE
+    assert not world.synced
+    world.advance(1000)
+    assert world.beat("a") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.synced["b"].error is ErrorCode.REBALANCE_IN_PROGRESS
+    world.rejoin_all()
+    assert world.group.leader == world.id_of("b")
+    world.sync("b", {world.id_of("b"): b"all"})
+    assert world.synced["b"].assignment == b"all"
+
+
+def test_member_that_never_asks_for_its_assignment_is_removed_from_a_stable_group() -> None:
+    world = World(delay_ms=10)
+    world.join("a", rebalance_timeout_ms=5000)
+    world.join("b", rebalance_timeout_ms=5000)
+    world.advance(20)
+    world.sync("a", {})
+    assert world.group.state is GroupState.STABLE
+    world.advance(4999)
+    assert len(world.group.members) == 2
+    world.advance(1)
+    assert [*world.group.members] == [world.id_of("a")]
+    assert world.beat("a") is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_static_member_that_is_away_need_not_ask_for_an_assignment() -> None:
+    world = World()
+    for name in ("a", "b"):
+        world.join(name, instance_id=name, session_timeout_ms=600_000, rebalance_timeout_ms=5000)
+    world.advance(5000)
+    assert world.joined["b"].generation == 2
+    assert "a" in world.group.members.static_members
+    world.sync("b", {})
+    world.advance(100_000)
+    assert len(world.group.members) == 2
+    assert world.group.state is GroupState.STABLE
+
+
 def test_assignment_counts_only_once_it_is_durable() -> None:
     world = World(holds_stores=True)
     world.join("a")

@@ -4,7 +4,8 @@ There is no I/O here. Times are arguments (milliseconds of the monotonic clock),
 reply functions of the requests, and `store` makes the group durable and calls back. A rebalance:
 `join` collects members until all have joined or the deadline passes (`expire`). Then a new
 generation starts. The leader's `sync` brings the assignments; they are stored, and every waiting
-`sync` is answered.
+`sync` is answered. Members that do not send theirs within another rebalance timeout are removed: a
+leader that only sends heartbeats would hold up the others forever (KAFKA-12890).
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Group:
         self._max_size = max_size
         self._new_id = new_id
         self._rebalance_deadline_ms = 0
+        self._sync_deadline_ms: int | None = None
         self._initial_until_ms: int | None = None
         self._initial_grew = False
 
@@ -244,6 +246,7 @@ class Group:
                     self._answer_sync(member, again, now_ms)
             first = self.state is GroupState.EMPTY
             self._enter(GroupState.PREPARING_REBALANCE)
+            self._sync_deadline_ms = None
             self._rebalance_deadline_ms = now_ms + self._rebalance_timeout_ms()
             self._initial_until_ms = now_ms + self._initial_delay_ms if first else None
             self._initial_grew = False
@@ -288,6 +291,10 @@ class Group:
             return
         self.protocol_name = self.members.select_protocol()
         self._enter(GroupState.COMPLETING_REBALANCE)
+        self._sync_deadline_ms = now_ms + self._rebalance_timeout_ms()
+        self._note_deadline(self._sync_deadline_ms)
+        for member in self.members.values():
+            member.owes_sync = member.join_reply is not None
         for member in joined:
             member.is_new = False
             self._extend_session(member, now_ms)
@@ -327,6 +334,7 @@ class Group:
             reply(SyncResult(error))
             return
         member = self.members[member_id]
+        member.owes_sync = False
         self._extend_session(member, now_ms)
         if self.state is GroupState.STABLE:
             reply(self._synced(member))
@@ -432,12 +440,23 @@ class Group:
         else:
             self._complete_if_all_joined(now_ms)
 
+    def _remove_unsynced(self, now_ms: int) -> None:
+        """Let the others rebalance without the members that never asked for their assignment."""
+        self._sync_deadline_ms = None
+        late = [each for each in self.members.values() if each.owes_sync]
+        for member in late:
+            self._drop(member)
+        if late:
+            self._rebalance(now_ms)
+
     def expire(self, now_ms: int) -> None:
-        """Remove members whose session has expired, and end a rebalance at its deadline."""
+        """Remove members whose session has expired, and end a rebalance at its deadlines."""
         self.pending = {each: until for each, until in self.pending.items() if now_ms < until}
         for member in [*self.members.values()]:
             if not member.is_alive(now_ms) and member.member_id in self.members:
                 self._remove(member, now_ms)
+        if self._sync_deadline_ms is not None and now_ms >= self._sync_deadline_ms:
+            self._remove_unsynced(now_ms)
         if self._initial_until_ms is not None and now_ms >= self._initial_until_ms:
             # New members extend the initial delay, but not beyond the rebalance timeout.
             longer = min(now_ms + self._initial_delay_ms, self._rebalance_deadline_ms)
@@ -461,6 +480,8 @@ class Group:
                 deadlines.append(member.deadline_ms)
         if self.state is GroupState.PREPARING_REBALANCE:
             deadlines.append(self._join_phase_deadline_ms())
+        elif self._sync_deadline_ms is not None:
+            deadlines.append(self._sync_deadline_ms)
         return min(deadlines, default=None)
 
     def subscribed_topics(self) -> frozenset[str]:

@@ -73,6 +73,8 @@ class GroupMember:
     deadline_ms: int
     assignment: bytes = b""
     is_new: bool = False
+    owes_sync: bool = False
+    """Whether the member has joined the generation and not asked for its assignment yet."""
     join_reply: Callable[[JoinResult], None] | None = field(default=None, repr=False)
     sync_reply: Callable[[SyncResult], None] | None = field(default=None, repr=False)
 
