@@ -146,6 +146,11 @@ async def test_single_offsets_are_deleted_piece_by_piece() -> None:
     found = await offsets_of(coordinator)
     assert isinstance(found, dict)
     assert found.keys() == {PARTITIONS[0]}
+    await coordinator.commits.delete_offsets("g", {})
+    await coordinator.commits.delete_offsets("g", [*unknown[:1]])
+    assert [group.group_id for group in coordinator.groups()[1]] == ["g"]
+    await coordinator.commits.delete_offsets("g", [PARTITIONS[0], *unknown[:1]])
+    assert coordinator.groups() == (ErrorCode.NONE, []), "it has neither members nor offsets"
     coordinator.close()
 
 

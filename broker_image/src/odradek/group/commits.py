@@ -280,7 +280,8 @@ class Commits:
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
         """Handle OffsetDelete: return its error, and errors by partition.
 
-        A topic that a member reads is refused with GROUP_SUBSCRIBED_TO_TOPIC.
+        A topic that a member reads is refused with GROUP_SUBSCRIBED_TO_TOPIC. A group without
+        members goes with its last offset, as in Kafka.
         """
         wanted: Collection[TopicPartition] = partitions
         if len(partitions) > slices.KEYS_AT_ONCE:
@@ -296,11 +297,16 @@ class Commits:
         if group.state is not GroupState.EMPTY and group.protocol_type != "consumer":
             return ErrorCode.NON_EMPTY_GROUP, {}
         subscribed = group.subscribed_topics()
+        offsets = shard.offsets.get(group_id, {})
+        if wanted is partitions:
+            wanted = [each for each in partitions if each in offsets]
+        empty = group.state is GroupState.EMPTY and not group.pending
+        whole = empty and len(partitions) > 0 and len(wanted) == len(offsets)
 
         def stays(each: TopicPartition) -> bool:
             return each.topic in subscribed or each not in shard.offsets.get(group_id, {})
 
-        error = await self._delete(shard, group, wanted, whole=False, stays=stays)
+        error = await self._delete(shard, group, wanted, whole=whole, stays=stays)
         answers: dict[TopicPartition, ErrorCode] = {}
         for few in slices.cut(partitions, slices.KEYS_AT_ONCE):
             for each in few:
