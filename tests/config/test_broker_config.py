@@ -167,6 +167,14 @@ def test_numbers_and_lists_are_read_as_kafka_reads_them() -> None:
     assert config.resolve_topic(broker(), {"cleanup.policy": ""}).cleanup_policy == ()
 
 
+def test_sizes_below_zero_that_kafka_takes_are_no_limit() -> None:
+    entries = {"retention.bytes": "-2", "flush.messages": "0"}
+    config.check_topic_entries(entries)
+    topic = config.resolve_topic(broker(log_retention_bytes="1000"), entries)
+    assert (topic.retention_bytes, topic.flush_messages) == (-2, 0)
+    assert broker(log_retention_bytes=str(-(2**63))).log_retention_bytes == -(2**63)
+
+
 def test_records_may_be_compacted_before_they_must_be() -> None:
     lags = {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}
     with pytest.raises(properties.ConflictError, match=r"min\.compaction\.lag\.ms=10 is larger"):

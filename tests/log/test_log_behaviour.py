@@ -210,6 +210,15 @@ def test_a_region_is_what_the_protocol_takes_for_one(tmp_path: Path) -> None:
     region.close()
 
 
+@pytest.mark.parametrize("limit", [-1, -2, -(2**63)])
+def test_no_size_below_zero_limits_a_log(tmp_path: Path, limit: int) -> None:
+    _, log = opened(tmp_path, segment_bytes=200, retention_bytes=limit)
+    for _ in range(6):
+        log.append_as_leader(batch(b"x" * 50), 0)
+    log.high_watermark = log.log_end_offset
+    assert log.apply_retention() == 0
+
+
 def test_a_region_outlives_retention(tmp_path: Path) -> None:
     _, log = opened(tmp_path, segment_bytes=200, retention_bytes=0, file_delete_delay_ms=0)
     for number in range(6):

@@ -527,6 +527,16 @@ def test_flush_messages_says_when_an_fsync_is_owed(make: Make) -> None:
     assert (log.recovery_point, log.committable_end, log.flush_required) == (3, 3, False)
 
 
+@pytest.mark.parametrize("limit", [0, 1])
+def test_every_record_owes_an_fsync_with_flush_messages(make: Make, limit: int) -> None:
+    log = new_log(make(), "t", 0, TopicConfig(flush_messages=limit))
+    assert not log.flush_required
+    log.append_as_leader(batch(b"1"), 0)
+    assert (log.flush_required, log.committable_end) == (True, 0)
+    log.flush()
+    assert (log.flush_required, log.committable_end) == (False, 1)
+
+
 def test_what_a_crash_left_unflushed_is_flushed_at_the_start(make: Make) -> None:
     manager = make(dirs=("a",))
     new_log(manager, "t", 0, TopicConfig()).append_as_leader(batch(b"1", b"2"), 0)

@@ -227,7 +227,7 @@ class BrokerConfig:
         ("log.retention.hours", retention(HOUR_MS)),
         ("log.retention.minutes", retention(MINUTE_MS)),
     )
-    log_retention_bytes: int = key("log.retention.bytes", -1, integer(-1))
+    log_retention_bytes: int = key("log.retention.bytes", -1, integer())
     log_retention_check_interval_ms: int = key(
         "log.retention.check.interval.ms", 300_000, integer(1)
     )
@@ -474,7 +474,7 @@ class TopicConfig:
         "file.delete.delay.ms", 60_000, integer(0), inherits="log_segment_delete_delay_ms"
     )
     flush_messages: int = key(
-        "flush.messages", LONG_MAX, integer(1), inherits="log_flush_interval_messages"
+        "flush.messages", LONG_MAX, integer(0), inherits="log_flush_interval_messages"
     )
     flush_ms: int = key("flush.ms", LONG_MAX, integer(0), inherits="log_flush_interval_ms")
     follower_replication_throttled_replicas: tuple[str, ...] = key(
@@ -523,7 +523,7 @@ class TopicConfig:
         "min.insync.replicas", 1, integer(1, INT_MAX), inherits="min_insync_replicas"
     )
     preallocate: bool = key("preallocate", False, boolean, inherits="log_preallocate")
-    retention_bytes: int = key("retention.bytes", -1, integer(-1), inherits="log_retention_bytes")
+    retention_bytes: int = key("retention.bytes", -1, integer(), inherits="log_retention_bytes")
     retention_ms: int = key("retention.ms", 168 * HOUR_MS, integer(-1), inherits="log_retention_ms")
     segment_bytes: int = key(
         "segment.bytes", 1_073_741_824, integer(14, INT_MAX), inherits="log_segment_bytes"
