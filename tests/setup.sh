@@ -14,9 +14,15 @@ declare -A needed=([default-jdk-headless]=javac [maven]=mvn [kcat]=kcat [strace]
 
 say() { printf '%s\n' "$*" >&2; }
 
+# Prints which installed Python an interpreter belongs to; nothing where there is none.
+base_of() { "$1" -c 'import sys; print(sys._base_executable)' 2>/dev/null || true; }
+
+former=$(base_of .venv/bin/python)
+
+# That of PYTHON; else the one that made .venv; else a common one.
 find_python() {
   local name
-  for name in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+  for name in ${PYTHON:-} ${former:+"$former"} python3 python3.13 python3.12 python3.11; do
     "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null &&
       echo "$name" && return
   done
@@ -53,6 +59,8 @@ if ! python=$(find_python); then
 fi
 
 say "making .venv with $("$python" --version) (a few minutes the first time)"
+# The modules of one Python do not go with another one.
+[ "$(base_of "$python")" = "$former" ] || rm -rf .venv
 "$python" -m venv .venv
 .venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r tests/requirements.lock
 .venv/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
