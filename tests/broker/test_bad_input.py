@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaException, Producer
 
 from odradek.log.records import batch as batches
 from odradek.log.records import compression, legacy, records
@@ -425,6 +426,18 @@ def test_transactional_producer_is_refused_for_good(cluster: Cluster) -> None:
         cluster, InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000), 1
     )
     assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def test_transactional_producer_of_librdkafka_hears_that_there_are_no_transactions(
+    cluster: Cluster,
+) -> None:
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "transactional.id": "t", "log_level": 0}
+    )
+    with pytest.raises(KafkaException) as refused:
+        producer.init_transactions(60)
+    assert refused.value.args[0].fatal()
+    assert "does not support transactions" in refused.value.args[0].str()
 
 
 def fetched(cluster: Cluster, version: int, offset: int = 0, **session: Any) -> FetchResponse:

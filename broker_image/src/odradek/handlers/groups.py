@@ -25,21 +25,28 @@ async def find_coordinator(
     broker: Broker, request: messages.FindCoordinatorRequest, context: RequestContext
 ) -> messages.FindCoordinatorResponse:
     """Return the leader of the group's partition; create `__consumer_offsets` on demand."""
+    if request.key_type == TRANSACTION:
+        # Not retriable, so that a transactional producer fails at once. librdkafka shows the text.
+        return _no_coordinator(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "this broker does not support transactions",
+        )
     error, node = await _coordinator(broker, request, context)
     if error is not ErrorCode.NONE or node is None:
-        return messages.FindCoordinatorResponse(
-            error_code=error, error_message=error.name, node_id=-1, host="", port=-1
-        )
+        return _no_coordinator(error, error.name)
     node_id, host, port = node
     return messages.FindCoordinatorResponse(node_id=node_id, host=host, port=port)
+
+
+def _no_coordinator(error: ErrorCode, message: str) -> messages.FindCoordinatorResponse:
+    return messages.FindCoordinatorResponse(
+        error_code=error, error_message=message, node_id=-1, host="", port=-1
+    )
 
 
 async def _coordinator(
     broker: Broker, request: messages.FindCoordinatorRequest, context: RequestContext
 ) -> tuple[ErrorCode, tuple[int, str, int] | None]:
-    if request.key_type == TRANSACTION:
-        # Not retriable, so that a transactional producer fails at once: no transactions here.
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, None
     if request.key_type != GROUP:
         return ErrorCode.INVALID_REQUEST, None
     cache = broker.metadata
