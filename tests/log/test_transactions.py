@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
@@ -268,9 +269,9 @@ def test_marker_that_a_crash_cuts_off_is_none(partition: Partition, log: Log) ->
 # -- compaction ---------------------------------------------------------------------------------
 
 
-def compact(log: Log) -> None:
+def compact(log: Log, max_keys: int = 10_000) -> None:
     dirty = cleaner.dirty_range(log, 0, START_MS)
-    cleaner.clean(log, dirty, 10_000, cleaner.Throttle())
+    cleaner.clean(log, dirty, max_keys, cleaner.Throttle())
     log.delete_due()
 
 
@@ -313,6 +314,61 @@ def test_crash_within_a_compaction_leaves_what_was_aborted(tmp_path: Path) -> No
     log = partition.open(clean=True)
     replicate(log)
     assert (stable(log), aborted(log)) == (16, told)
+
+
+def visible(log: Log) -> list[int]:
+    """Return the base offsets of the batches that a reader of committed records keeps."""
+    told = aborted(log)
+    headers = [header for segment in log.segments for _, header in segment.scan(0)]
+    return [
+        header.base_offset
+        for header in headers
+        if header.record_count > 0
+        and not header.is_control
+        and not any(
+            one.producer_id == header.producer_id
+            and one.first_offset <= header.base_offset <= one.last_offset
+            for one in told
+        )
+    ]
+
+
+class EndOfProcessError(Exception):
+    """Nothing of the process runs any more."""
+
+
+@pytest.mark.parametrize("renames", range(16))
+def test_crash_between_renames_of_a_compaction_leaves_what_was_aborted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    partition = Partition(tmp_path / "topic-0", COMPACTED)
+    log = partition.open(clean=True)
+    for key in (b"a", b"b"):
+        write_plain(log, key)
+    for _ in range(3):
+        write(log, 1, bytes(300), b"k")
+        end(log, 1, commit=False)
+    log.roll()
+    partition.close(log)
+    log = partition.open(clean=True)
+    replicate(log)
+    left, replace = renames, os.replace
+
+    def replace_some(old: str, new: str) -> None:
+        nonlocal left
+        if left == 0:
+            raise EndOfProcessError
+        replace(old, new)
+        left -= 1
+
+    monkeypatch.setattr(os, "replace", replace_some)
+    with contextlib.suppress(EndOfProcessError):
+        compact(log, max_keys=1)  # which ends before what was aborted
+    monkeypatch.undo()
+    partition.crash(log)
+    log = partition.open(clean=False)
+    replicate(log)
+    assert (stable(log), visible(log)) == (8, [0, 1])
 
 
 def test_compaction_stops_where_a_transaction_is_open(tmp_path: Path) -> None:

@@ -180,10 +180,12 @@ class Segment:
     def rename_suffix(self, new: str) -> None:
         """Rename every file of the segment to `...new`; missing ones are skipped."""
         base = os.path.join(self.directory, file_name(self.base_offset, ""))
+        # First: recovery takes the name of the log file for the state of all, and makes only the
+        # others anew.
+        self.aborted.rename(base + TXN_INDEX_SUFFIX + new)
         self.log.rename(base + LOG_SUFFIX + new)
         self.index.file.rename(base + INDEX_SUFFIX + new)
         self.time_index.file.rename(base + TIME_INDEX_SUFFIX + new)
-        self.aborted.rename(base + TXN_INDEX_SUFFIX + new)
 
     def relocate(self, directory: str) -> None:
         """Follow the folder of the log, which is `directory` now."""
