@@ -269,8 +269,8 @@ async def take_first():
         return
 
 asyncio.run(take_first())
-print("interrupted", flush=True)
 [reader] = [one for one in threading.enumerate() if one.name == "stdin"]
+print("interrupted", flush=True)
 reader.join()
 """
 
