@@ -12,6 +12,8 @@ from tests.support.broker import STEADY, Cluster
 
 # A broker that is stopped must still be registered when the operator next looks.
 SETTINGS = {**STEADY, "offsets.topic.num.partitions": "3"}
+# For operators of KafkaClusters whose brokers are processes of the test.
+OUTSIDE = ("tests.reconcile.outside_brokers",)
 
 
 class Running(Place):
@@ -44,7 +46,7 @@ def run(api: ApiServer, folder: Path, namespace: str) -> Iterator[Running]:
             }
         )
         log = folder / "operator.log"
-        with Operator(api, namespace, log, "operator-0") as place.operator:
+        with Operator(api, namespace, log, "operator-0", modules=OUTSIDE) as place.operator:
             yield place
         print(log.read_text())
 

@@ -18,6 +18,7 @@ from odradek_operator.shared import cluster_access, user_znodes
 from odradek_operator.shared.zookeeper import ZooKeeper
 from tests.console.running import Running as Console
 from tests.reconcile.conftest import Operator, Place
+from tests.reconcile.real_brokers import OUTSIDE
 from tests.support import objects, secured_cluster
 from tests.support.apiserver import ApiServer
 from tests.support.clients import create_topic, produce_all
@@ -134,7 +135,7 @@ def running(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         log = folder / "operator.log"
         place.reader = ZooKeeper(secured.cluster.zookeeper.connect, lambda: None)
         place.reader.require()
-        with Operator(api, NAMESPACE, log, "operator-0"):
+        with Operator(api, NAMESPACE, log, "operator-0", modules=OUTSIDE):
             eventually(place.exists, "the console's Deployment", pause_s=0.3)
             yield place
         print(log.read_text()[-8000:])

@@ -16,6 +16,7 @@ from odradek_operator.shared import cluster_access, user_znodes
 from odradek_operator.shared.zookeeper import ZooKeeper
 from odradek_spark import broker_access
 from tests.reconcile.conftest import Operator, Place
+from tests.reconcile.real_brokers import OUTSIDE
 from tests.support import secured_cluster
 from tests.support.apiserver import ApiServer
 from tests.support.clients import QUIET, create_topic, produce_all
@@ -95,7 +96,7 @@ def running(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         log = folder / "operator.log"
         place.reader = ZooKeeper(secured.cluster.zookeeper.connect, lambda: None)
         place.reader.require()
-        with Operator(api, NAMESPACE, log, "operator-0") as place.operator:
+        with Operator(api, NAMESPACE, log, "operator-0", modules=OUTSIDE) as place.operator:
             for name in SECRETS:
                 eventually(partial(place.secret, name), f"Secret {name}", pause_s=0.3)
             yield place

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -115,11 +116,12 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     # Read again, without the cache, whether brokers are empty before they are removed.
     fewer = current is not None and not set(current) <= set(wanted.brokers)
     znodes = _read_znodes(context, body, wanted, fresh=fewer)
-    if current is None and (taken := broker_steps.taken(meta, wanted.brokers, znodes.registered)):
-        # An empty broker would take the place of theirs as soon as one of them restarts.
-        held = status.progressing("BrokerIdsTaken", _of_whom(taken, znodes.addresses))
-        status_update.write_status(context, body, held, _unseen(body))
-        return BUSY_SECONDS
+    if current is None:
+        before = set(broker_steps.taken(meta, wanted.brokers, znodes.registered))
+        if taken := _others(context, meta, before, znodes):
+            held = rollout.ids_taken({one: znodes.addresses[one] for one in taken})
+            status_update.write_status(context, body, held, _unseen(body))
+            return BUSY_SECONDS
     allowed = rollout.safe_brokers(wanted.brokers, current, znodes.partitions)
     try:
         if set(allowed) == set(wanted.brokers):
@@ -250,13 +252,15 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     return STEADY_SECONDS if steady else BUSY_SECONDS
 
 
-def _of_whom(taken: Sequence[int], addresses: Mapping[int, str]) -> str:
-    shown = ", ".join(f"{one} at {addresses.get(one, 'an unknown address')}" for one in taken[:3])
-    more = ", ..." if len(taken) > 3 else ""
-    return (
-        f"brokers with these ids are registered already: {shown}{more}; if they are of a former "
-        "KafkaCluster, that ends with their sessions, else choose another spec.zookeeper.chroot"
-    )
+def _others(
+    context: ReconcileContext, meta: ResourceMeta, added: AbstractSet[int], znodes: _Znodes
+) -> set[int]:
+    """Return which of these brokers are registered without a pod of this cluster's."""
+    found = added & znodes.addresses.keys()
+    if not found:
+        return found
+    pods = context.kube.select("v1", "Pod", meta.namespace, cluster_objects.selector_text(meta))
+    return found - {broker_sets.broker_id_of(meta.name, one["metadata"]["name"]) for one in pods}
 
 
 def _refuse(

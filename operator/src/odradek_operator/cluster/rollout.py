@@ -277,6 +277,21 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple
     return status.ready("BrokersReady", count)
 
 
+def ids_taken(addresses: Mapping[int, str]) -> tuple[Condition, ...]:
+    """Return the conditions of a cluster that waits for the ids of its brokers.
+
+    An empty broker would take the place of theirs as soon as one of them restarts.
+    """
+    shown = ", ".join(f"{one} at {address}" for one, address in sorted(addresses.items())[:3])
+    more = ", ..." if len(addresses) > 3 else ""
+    text = (
+        f"brokers with these ids are registered already: {shown}{more}; if they are of a "
+        "former KafkaCluster, that ends with their sessions, else choose another "
+        "spec.zookeeper.chroot"
+    )
+    return status.progressing("BrokerIdsTaken", text)
+
+
 def _unreadable(count: str, problems: Sequence[str]) -> str:
     shown = "; ".join(problems[:3]) + ("; ..." if len(problems) > 3 else "")
     held = "no broker is restarted or removed while its replicas are unknown"
