@@ -348,9 +348,10 @@ def _finish(
     log.epochs.truncate_from_end(end + 1)
     log.epochs.truncate_from_start(start)
     now_ms = log.environment.now_ms()
-    try:
-        if not aborted_known:
+    if not aborted_known:
+        with contextlib.suppress(CorruptBatchError):  # readers are told of damage
             replay.rebuild_aborted(segments, end)
+    try:
         # A newer snapshot may be of records that a truncation removed.
         replay.rebuild(
             log.producers, log.directory, names, segments, start, end, now_ms, recovery_point

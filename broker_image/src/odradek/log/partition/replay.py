@@ -50,6 +50,9 @@ def rebuild(
         states.forgetful = age_ms >= states.expiry_ms
     _replay(states, segments, log_end)
     states.end_offset = log_end
+    # Those that have ended are decided, whoever leads next: their coordinator goes on until all
+    # replicas have the marker. There may be many, and no later marker that has them forgotten.
+    states.transactions.forget_replicated(log_end)
     states.forget_deleted(log_start)
     states.expire(now_ms)
 
@@ -60,6 +63,8 @@ def rebuild_aborted(segments: Sequence[Segment], log_end: int) -> None:
     Raises CorruptBatchError and OSError.
     """
     _replay(ProducerStates(expiry_ms=0), segments, log_end)
+    for segment in segments:
+        segment.aborted.flush()  # what is below the recovery point is not flushed later
 
 
 def _replay(states: ProducerStates, segments: Sequence[Segment], log_end: int) -> None:
@@ -78,6 +83,7 @@ def _replay(states: ProducerStates, segments: Sequence[Segment], log_end: int) -
                 if aborted is not None:
                     segment.aborted.append(aborted)
                 states.update(header, marker)
+                states.transactions.forget_replicated(header.last_offset + 1)
 
 
 def _marker_of(segment: Segment, position: int, header: Header) -> Marker | None:

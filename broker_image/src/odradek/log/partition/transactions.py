@@ -5,6 +5,7 @@ may not have the marker. The last stable offset is where the first undecided tra
 the high watermark if that is lower (KIP-98).
 """
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -23,15 +24,15 @@ class Transactions:
         # First offsets by producer id, rising.
         self._open: dict[int, int] = {}
         self._first_open = NONE
-        # First and last offsets; the last is the marker's.
-        self._ended: tuple[tuple[int, int], ...] = ()
+        # First and last offsets; the last is the marker's, and rises.
+        self._ended: deque[tuple[int, int]] = deque()
         # False: the last stable offset is the high watermark.
         self.are_undecided = False
 
     def restart(self, first_offsets: Iterable[tuple[int, int]] = ()) -> None:
         """Know only these open transactions: producer ids with first offsets."""
         self._open = dict(sorted(first_offsets, key=lambda one: one[1]))
-        self._ended = ()
+        self._ended = deque()
         self._changed()
 
     def begin(self, producer_id: int, first_offset: int) -> None:
@@ -41,7 +42,7 @@ class Transactions:
 
     def end(self, producer_id: int, last_offset: int) -> None:
         """Note the marker of a producer's open transaction."""
-        self._ended = (*self._ended, (self._open.pop(producer_id), last_offset))
+        self._ended.append((self._open.pop(producer_id), last_offset))
         self._changed()
 
     def drop(self, producer_id: int) -> None:
@@ -60,8 +61,10 @@ class Transactions:
 
     def forget_replicated(self, high_watermark: int) -> None:
         """Forget the ended transactions whose markers are replicated."""
-        if self._ended:
-            self._ended = tuple(one for one in self._ended if one[1] >= high_watermark)
+        ended = self._ended
+        if ended and ended[0][1] < high_watermark:
+            while ended and ended[0][1] < high_watermark:
+                ended.popleft()
             self._changed()
 
     def first_open_beside(self, producer_id: int) -> int:
@@ -73,7 +76,7 @@ class Transactions:
         stable = high_watermark
         if NONE < self._first_open < stable:
             stable = self._first_open
-        for first, last in self._ended:
+        for first, last in tuple(self._ended):
             if last >= high_watermark and first < stable:
                 stable = first
         return stable
