@@ -177,6 +177,8 @@ class Log:
         if offset > end:
             offset = end
         self._high_watermark = offset = offset if offset > start else start
+        if self.producers.transactions.are_undecided:
+            self.producers.transactions.forget_replicated(offset)
         assert offset <= end, f"{self._name}: log start above log end"
 
     def last_stable_offset(self, high_watermark: int) -> int:
@@ -430,7 +432,6 @@ class Log:
             # producers' state again, and adds what the index lacks.
             self.segments.active.aborted.append(aborted)
         self.producers.note(header, last, timestamp, marker)
-        self.producers.transactions.forget_replicated(self._high_watermark)
 
     def _write(
         self,

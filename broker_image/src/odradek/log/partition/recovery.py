@@ -25,7 +25,7 @@ from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.partition.producers import SNAPSHOT_SUFFIX
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment.batch_file import BatchSequence
-from odradek.log.segment.files import StoppedError, list_names, remove_if_there
+from odradek.log.segment.files import StoppedError, list_names, remove_if_there, write_atomically
 from odradek.log.segment.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -82,12 +82,12 @@ def open_log(
     os.makedirs(directory, exist_ok=True)
     log = Log(directory, topic, partition, config, environment)
     report = Report()
-    names, swapped = _tidy(log, report)
+    names = _tidy(log, report)
     sizes = _log_sizes(log.directory, names)
     epochs_known = _load_epochs(log, known)
     former_epochs = log.epochs.entries
     segments = [Segment(directory, base, log.segment_settings()) for base in sorted(sizes)]
-    aborted_known = not swapped and _load_aborted(segments, names, report)
+    aborted_known = _load_aborted(segments, names, report)
     with _closed_on_failure(segments):
         first_dirty = _first_dirty(segments, known)
         for segment in segments[:first_dirty]:
@@ -125,19 +125,18 @@ def _closed_on_failure(segments: Iterable[Segment]) -> Iterator[None]:
 
 
 def _load_aborted(segments: list[Segment], names: Collection[str], report: Report) -> bool:
-    """Load the indexes of aborted transactions; return False, with all of them removed, when the
-    batches must be read for them.
+    """Load the indexes of aborted transactions; return False when the batches must be read for
+    one of them. It stays as it is until then: recovery may break off.
     """
-    present = [one for one in segments if os.path.basename(one.aborted.path) in names]
-    try:
-        for segment in present:
-            segment.aborted.load()
-    except CorruptTransactionIndexError:
-        for segment in present:
-            segment.aborted.reset()
-            report.rebuilt.append(segment.aborted.path)
-        return False
-    return True
+    is_sound = True
+    for segment in segments:
+        if os.path.basename(segment.aborted.path) in names:
+            try:
+                segment.aborted.load()
+            except CorruptTransactionIndexError:
+                report.rebuilt.append(segment.aborted.path)
+                is_sound = False
+    return is_sound
 
 
 def _load_epochs(log: Log, known: Checkpointed) -> bool:
@@ -354,35 +353,33 @@ def _finish(
     try:
         # A newer snapshot may be of records that a truncation removed.
         replay.rebuild(
-            log.producers, log.directory, names, segments, start, end, now_ms, recovery_point
+            log.producers,
+            log.directory,
+            names,
+            segments,
+            start,
+            end,
+            now_ms,
+            recovery_point,
+            trusts_aborted=known.clean,
         )
     except CorruptBatchError:
         log.producers.clear(end)  # the batches behind the damage are unknown
 
 
-def _tidy(log: Log, report: Report) -> tuple[set[str], bool]:
-    """Remove garbage, finish swaps; return the names of the files that are left, and whether there
-    was a swap. No index of aborted transactions is left then.
-    """
+def _tidy(log: Log, report: Report) -> set[str]:
+    """Remove garbage, finish swaps; return the names of the files that are left."""
     names = set(list_names(log.directory))
     left_over = sorted(name for name in names if name.endswith((*_GARBAGE, SWAP_SUFFIX)))
     for name in left_over:
         if name.endswith(_GARBAGE):
             remove_if_there(os.path.join(log.directory, name))
-    swapped = False
     for name in left_over:
         if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
             _finish_swap(log, int(name[:20]), report)
-            swapped = True
         elif name.endswith(SWAP_SUFFIX):
             remove_if_there(os.path.join(log.directory, name))
-    if left_over:
-        names = set(list_names(log.directory))
-    if swapped:
-        for name in [one for one in names if one.endswith(TXN_INDEX_SUFFIX)]:
-            remove_if_there(os.path.join(log.directory, name))
-            names.remove(name)
-    return names, swapped
+    return set(list_names(log.directory)) if left_over else names
 
 
 def _log_sizes(directory: str, names: Iterable[str]) -> dict[int, int]:
@@ -419,6 +416,9 @@ def _finish_swap(log: Log, base: int, report: Report) -> None:
         covered = stem.isdecimal() and suffix in SEGMENT_SUFFIXES
         if covered and base <= int(stem) < max(end, base + 1):
             remove_if_there(os.path.join(log.directory, name))
+    # A torn index of aborted transactions: the batches are read for it, by the next start if this
+    # one breaks off.
+    write_atomically(os.path.join(log.directory, file_name(base, TXN_INDEX_SUFFIX)), b"\0")
     swap.rename_suffix("")
     swap.retire()
     report.rebuilt.append(swap.log.path)

@@ -1,6 +1,6 @@
 """Producer state from files: the newest usable snapshot, then the headers of later batches."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from odradek.log.partition.producers import (
     CorruptSnapshotError,
@@ -13,6 +13,7 @@ from odradek.log.records.batch import Header
 from odradek.log.records.contents import Marker
 from odradek.log.segment.files import read_file, remove_if_there
 from odradek.log.segment.segment import Segment
+from odradek.log.segment.transaction_index import AbortedTxn
 
 
 def rebuild(
@@ -24,9 +25,13 @@ def rebuild(
     log_end: int,
     now_ms: int,
     newest_snapshot: int,
+    *,
+    trusts_aborted: bool = True,
 ) -> None:
     """Fill `states` from `segments` up to `log_end`; `names` are the files of the directory. What
-    the segments' indexes of aborted transactions lack of that is added.
+    the segments' indexes of aborted transactions lack of that is added. Without `trusts_aborted`,
+    what they say of later batches than the snapshot does not count: it may be of batches that a
+    crash undid.
 
     Snapshots outside (log start offset, `newest_snapshot`] and damaged ones are removed. Raises
     CorruptBatchError and OSError.
@@ -48,7 +53,10 @@ def rebuild(
         oldest = next((header for _, header in segments[0].scan(0)), None)
         age_ms = 0 if oldest is None else now_ms - oldest.max_timestamp
         states.forgetful = age_ms >= states.expiry_ms
-    _replay(states, segments, log_end)
+    if not trusts_aborted:
+        for segment in segments:
+            segment.aborted.truncate_to(states.end_offset)
+    _replay(states, segments, log_end, lambda segment, found: segment.aborted.append(found))
     states.end_offset = log_end
     # Those that have ended are decided, whoever leads next: their coordinator goes on until all
     # replicas have the marker. There may be many, and no later marker that has them forgotten.
@@ -58,16 +66,23 @@ def rebuild(
 
 
 def rebuild_aborted(segments: Sequence[Segment], log_end: int) -> None:
-    """Fill the indexes of aborted transactions, which are empty, from the headers of all batches.
+    """Make the indexes of aborted transactions anew, durably, from the headers of all batches.
 
     Raises CorruptBatchError and OSError.
     """
-    _replay(ProducerStates(expiry_ms=0), segments, log_end)
-    for segment in segments:
-        segment.aborted.flush()  # what is below the recovery point is not flushed later
+    found: dict[Segment, list[AbortedTxn]] = {segment: [] for segment in segments}
+    states = ProducerStates(expiry_ms=0)
+    _replay(states, segments, log_end, lambda segment, one: found[segment].append(one))
+    for segment, of_segment in found.items():
+        segment.aborted.replace(of_segment)
 
 
-def _replay(states: ProducerStates, segments: Sequence[Segment], log_end: int) -> None:
+def _replay(
+    states: ProducerStates,
+    segments: Sequence[Segment],
+    log_end: int,
+    note_aborted: Callable[[Segment, AbortedTxn], None],
+) -> None:
     start = states.end_offset
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else log_end
@@ -81,7 +96,7 @@ def _replay(states: ProducerStates, segments: Sequence[Segment], log_end: int) -
                 marker = _marker_of(segment, position, header)
                 aborted = states.aborted_by(header, header.last_offset, marker)
                 if aborted is not None:
-                    segment.aborted.append(aborted)
+                    note_aborted(segment, aborted)
                 states.update(header, marker)
                 states.transactions.forget_replicated(header.last_offset + 1)
 

@@ -13,7 +13,7 @@ import contextlib
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from odradek.log.segment import files
@@ -58,7 +58,7 @@ class TransactionIndex:
             raise CorruptTransactionIndexError(f"{self.path}: {len(data)} bytes")
         before = -1
         for version, _, first, last, _ in _ENTRY.iter_unpack(data):
-            if version != _VERSION or not before < last or first > last:
+            if version != _VERSION or not before < last or first >= last:
                 raise CorruptTransactionIndexError(f"{self.path}: marker at {last} after {before}")
             before = last
         self._data = bytearray(data)
@@ -87,6 +87,7 @@ class TransactionIndex:
         finally:
             os.close(fd)
         self._data += entries
+        self._changed = True  # again: a flush meanwhile may have had only a part of it
 
     def truncate_to(self, offset: int) -> None:
         """Forget the transactions whose markers are at `offset` or behind it. Raises OSError."""
@@ -97,10 +98,14 @@ class TransactionIndex:
         os.truncate(self.path, size)
         self._data = self._data[:size]
 
-    def reset(self) -> None:
-        """Forget every transaction, and remove the file. Raises OSError."""
-        files.remove_if_there(self.path)
-        self._data, self._changed = bytearray(), False
+    def replace(self, found: Iterable[AbortedTxn]) -> None:
+        """Have the file hold just these transactions, durably. Raises OSError."""
+        data = b"".join([_ENTRY.pack(_VERSION, *one) for one in found])
+        if data:
+            files.write_atomically(self.path, data)
+        else:
+            files.remove_if_there(self.path)
+        self._data, self._changed = bytearray(data), False
 
     def flush(self) -> None:
         """Make the entries durable. Raises OSError."""
