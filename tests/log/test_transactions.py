@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.config import TopicConfig
-from odradek.log.partition import cleaner
+from odradek.log.partition import cleaner, replay
 from odradek.log.partition.log import Log
+from odradek.log.segment.files import StoppedError
 from odradek.log.segment.segment import TXN_INDEX_SUFFIX
 from odradek.log.segment.transaction_index import AbortedTxn, TransactionIndex
 from odradek.protocol.errors import KafkaError
@@ -264,6 +265,36 @@ def test_marker_that_a_crash_cuts_off_is_none(partition: Partition, log: Log) ->
     replicate(log)
     assert log.log_end_offset == marker
     assert (stable(log), [one.last_offset for one in aborted(log)]) == (2, [1])
+
+
+def test_entry_of_what_a_power_loss_undid_does_not_count(partition: Partition, log: Log) -> None:
+    write(log, 1)
+    marker = end(log, 1, commit=True)
+    partition.crash(log)
+    path = partition.folder / f"{0:020d}{TXN_INDEX_SUFFIX}"
+    path.write_bytes(struct.pack(">hqqqq", 0, 1, 0, marker, marker + 1))
+    assert aborted(partition.open(clean=False)) == []
+
+
+def test_index_is_built_anew_by_the_next_start_if_one_is_stopped(
+    partition: Partition, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(12):
+        write(log, 2)
+        end(log, 2, commit=False)
+    told = aborted(log)
+    partition.close(log)
+    last = index_files(partition)[-1]
+    last.write_bytes(last.read_bytes()[:-1])
+
+    def stop(*_: object) -> None:
+        raise StoppedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replay, "rebuild_aborted", stop)
+        with pytest.raises(StoppedError):
+            partition.open(clean=True)
+    assert aborted(partition.open(clean=True)) == told
 
 
 # -- compaction ---------------------------------------------------------------------------------

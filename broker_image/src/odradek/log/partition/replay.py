@@ -58,9 +58,6 @@ def rebuild(
             segment.aborted.truncate_to(states.end_offset)
     _replay(states, segments, log_end, lambda segment, found: segment.aborted.append(found))
     states.end_offset = log_end
-    # Those that have ended are decided, whoever leads next: their coordinator goes on until all
-    # replicas have the marker. There may be many, and no later marker that has them forgotten.
-    states.transactions.forget_replicated(log_end)
     states.forget_deleted(log_start)
     states.expire(now_ms)
 
@@ -98,6 +95,8 @@ def _replay(
                 if aborted is not None:
                     note_aborted(segment, aborted)
                 states.update(header, marker)
+                # What has ended is decided, whoever leads next: its coordinator goes on until all
+                # replicas have the marker. There may be too many to keep.
                 states.transactions.forget_replicated(header.last_offset + 1)
 
 
