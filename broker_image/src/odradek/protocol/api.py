@@ -24,6 +24,7 @@ from odradek.protocol.messages import (
     producers,
     sasl,
     topics,
+    transactions,
 )
 
 
@@ -54,6 +55,11 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
     DELETE_ACLS = 31
@@ -148,6 +154,27 @@ _TABLE: Final = (
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
         offsets.OffsetForLeaderEpochRequest,
         offsets.OffsetForLeaderEpochResponse,
+    ),
+    _api(
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        transactions.AddPartitionsToTxnRequest,
+        transactions.AddPartitionsToTxnResponse,
+    ),
+    _api(
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        transactions.AddOffsetsToTxnRequest,
+        transactions.AddOffsetsToTxnResponse,
+    ),
+    _api(ApiKey.END_TXN, transactions.EndTxnRequest, transactions.EndTxnResponse),
+    _api(
+        ApiKey.WRITE_TXN_MARKERS,
+        transactions.WriteTxnMarkersRequest,
+        transactions.WriteTxnMarkersResponse,
+    ),
+    _api(
+        ApiKey.TXN_OFFSET_COMMIT,
+        transactions.TxnOffsetCommitRequest,
+        transactions.TxnOffsetCommitResponse,
     ),
     _api(ApiKey.DESCRIBE_ACLS, acls.DescribeAclsRequest, acls.DescribeAclsResponse),
     _api(ApiKey.CREATE_ACLS, acls.CreateAclsRequest, acls.CreateAclsResponse),
