@@ -46,10 +46,11 @@ def test_a_batch_claims_no_more_records_than_it_has_room_for() -> None:
     assert refusal(claimed) is ErrorCode.INVALID_RECORD
 
 
-def test_clients_write_no_transactional_batches() -> None:
+def test_transactional_batches_need_a_transactional_id() -> None:
     data = records.make([(None, b"v")], START_MS, BatchOptions(producer_id=1, transactional=True))
     told = resealed(data, producer_epoch=0, base_sequence=0)
     assert refusal(told) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    validated(told, Origin.TRANSACTIONAL_CLIENT)
     validated(told, Origin.REPLICATION)
 
 

@@ -15,7 +15,7 @@ from odradek.handlers.authorization import allowed
 from odradek.handlers.context import Broker, RequestContext
 from odradek.log.partition import conversion
 from odradek.log.records import batch, compression
-from odradek.log.records.batch import CLIENT
+from odradek.log.records.batch import CLIENT, TRANSACTIONAL_CLIENT, Origin
 from odradek.net.frame import ProtocolViolation
 from odradek.net.owed_answers import Later
 from odradek.protocol.errors import NO_ERROR, ErrorCode, KafkaError
@@ -85,7 +85,7 @@ async def produce(
     else:
         if unrestricted:
             appended = await broker.replicas.begin_append(
-                entries.items(), request.acks, request.timeout_ms, CLIENT
+                entries.items(), request.acks, request.timeout_ms, _origin(request)
             )
             outcomes = appended.outcomes
         else:
@@ -173,7 +173,7 @@ async def _append_where_allowed(
         outcomes, appended = await _append_for_old_client(broker, request, context.version, entries)
     else:
         appended = await broker.replicas.begin_append(
-            entries, request.acks, request.timeout_ms, CLIENT
+            entries, request.acks, request.timeout_ms, _origin(request)
         )
         outcomes = appended.outcomes
     return (_in_order(refused, outcomes) if refused else outcomes), appended
@@ -215,7 +215,9 @@ async def _append_for_old_client(
             sound.append((key, await _as_batch(broker, key, records, version)))
         except KafkaError as refusal:
             refused[number] = AppendOutcome(key, refusal.code)
-    appended = await broker.replicas.begin_append(sound, request.acks, request.timeout_ms, CLIENT)
+    appended = await broker.replicas.begin_append(
+        sound, request.acks, request.timeout_ms, _origin(request)
+    )
     outcomes = _in_order(refused, appended.outcomes)
     for outcome in outcomes:
         if outcome.error is ErrorCode.INVALID_RECORD:
@@ -247,10 +249,11 @@ async def _as_batch(broker: Broker, key: TopicPartition, records: Buffer, versio
 def _refusal(request: ProduceRequest) -> ErrorCode:
     if request.acks not in VALID_ACKS:
         return ErrorCode.INVALID_REQUIRED_ACKS
-    if request.transactional_id is not None:
-        # There are no transactions; clients take this code as fatal.
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return NO_ERROR
+
+
+def _origin(request: ProduceRequest) -> Origin:
+    return CLIENT if request.transactional_id is None else TRANSACTIONAL_CLIENT
 
 
 def _response(outcomes: Sequence[AppendOutcome]) -> ProduceResponse:

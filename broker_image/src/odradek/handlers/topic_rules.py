@@ -49,10 +49,19 @@ async def produce(
     context: RequestContext,
     handle: Handle,
 ) -> object:
-    """Need Write on each topic. A transactional id is refused by the handler in any case."""
-    if request.transactional_id is not None:
-        return await handle(broker, request, context)
-    passed, refused = await _split(broker, context, AclOperation.WRITE, request.topic_data)
+    """Need Write on the transactional id, if there is one, and on each topic."""
+    denied = TOPIC_DENIED
+    if request.transactional_id is not None and not allowed(
+        broker,
+        context,
+        AclOperation.WRITE,
+        ResourceType.TRANSACTIONAL_ID,
+        request.transactional_id,
+    ):
+        denied = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        passed, refused = [], request.topic_data
+    else:
+        passed, refused = await _split(broker, context, AclOperation.WRITE, request.topic_data)
     if not refused:
         return await handle(broker, request, context)
     denials = await slices.run(
@@ -63,7 +72,7 @@ async def produce(
                 name=topic.name, partition_responses=found
             ),
             lambda part: produce_messages.PartitionProduceResponse(
-                index=part.index, error_code=TOPIC_DENIED, base_offset=-1
+                index=part.index, error_code=denied, base_offset=-1
             ),
         )
     )
@@ -73,7 +82,7 @@ async def produce(
         answer = await handle(broker, replace(request, topic_data=passed), at_once) or answer
     if request.acks == 0:
         # As in Kafka: the producer expects no answer, so nothing else can report it.
-        raise ProtocolViolation(f"acks=0 to {refused[0].name[:249]}: {TOPIC_DENIED.name}")
+        raise ProtocolViolation(f"acks=0 to {refused[0].name[:249]}: {denied.name}")
     answer.responses += denials
     return answer
 

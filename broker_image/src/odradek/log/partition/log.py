@@ -304,6 +304,8 @@ class Log:
             if self.producers.end_offset != base:
                 self.reload_producers()  # an append broke off behind its write
             repeat = self.producers.check(header, origin)
+            if header.attributes & batch.CONTROL:
+                self.producers.check_marker(header, contents.marker_of(header, data))
             if repeat is not None:
                 if append_time_ms is not None:
                     time_ms = repeat.timestamp

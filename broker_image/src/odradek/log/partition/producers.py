@@ -32,6 +32,7 @@ from odradek.log.records.batch import (
     CONTROL,
     NO_PRODUCER_ID,
     TRANSACTIONAL,
+    TRANSACTIONAL_CLIENT,
     Header,
     Origin,
 )
@@ -51,7 +52,6 @@ _HEAD = struct.Struct(">hIi")
 _CRC_START = 6
 _ENTRY = struct.Struct(">qhiqiqiq")
 _VERSION = 1
-_MARKER_VALUE = struct.Struct(">hi")
 
 
 _tuple = tuple.__new__
@@ -178,7 +178,7 @@ class ProducerStates:
         if producer_id == NO_PRODUCER_ID:
             return None
         known = self._producers.get(producer_id)
-        from_client = origin is CLIENT
+        from_client = origin is CLIENT or origin is TRANSACTIONAL_CLIENT
         if known is None:
             if from_client and base_sequence > 0 and not self._may_begin(header):
                 raise KafkaError(
@@ -213,6 +213,22 @@ class ProducerStates:
                 ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has an open transaction"
             )
         return None
+
+    def check_marker(self, header: Header, marker: Marker | None) -> None:
+        """Check a control batch that a coordinator wants to write, besides `check`.
+
+        Raises KafkaError TRANSACTION_COORDINATOR_FENCED if another coordinator of the producer's
+        transactions, a newer one, wrote here, INVALID_RECORD if the batch has no marker.
+        """
+        if marker is None:
+            raise KafkaError(ErrorCode.INVALID_RECORD, "a control batch without a marker")
+        known = self._producers.get(header.producer_id)
+        if known is not None and marker.coordinator_epoch < known.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"producer {header.producer_id}: a marker of coordinator epoch "
+                f"{marker.coordinator_epoch}, last seen {known.coordinator_epoch}",
+            )
 
     def _may_begin(self, header: Header) -> bool:
         """Return whether an unknown producer may begin behind sequence 0: where it was forgotten,

@@ -11,7 +11,7 @@ from odradek.config import TopicConfig
 from odradek.log.partition import conversion
 from odradek.log.partition.conversion import OldFormat
 from odradek.log.records import batch, contents, records
-from odradek.log.records.batch import CLIENT, CODEC_MASK, Header, Origin
+from odradek.log.records.batch import CLIENT, CODEC_MASK, TRANSACTIONAL_CLIENT, Header, Origin
 from odradek.properties import INT_MAX, LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import Buffer
@@ -39,7 +39,7 @@ def prepare(
     limit = config.max_message_bytes if config.message_magic == 2 else INT_MAX
     header = batch.sole(data, limit)
     codec, count = header.attributes & CODEC_MASK, header.record_count
-    from_client = origin is CLIENT
+    from_client = origin is CLIENT or origin is TRANSACTIONAL_CLIENT
     stamped = config.message_timestamp_type == "LogAppendTime"
     difference_ms = LONG_MAX if stamped else config.message_timestamp_difference_max_ms
     # A compressed batch may hold more records than bytes, if they are very many equal ones. If it

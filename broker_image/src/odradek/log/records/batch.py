@@ -86,15 +86,19 @@ _tuple = tuple.__new__
 
 
 class Origin(Enum):
-    """Who appends. Clients are checked fully; coordinators may write without sequences."""
+    """Who appends. Clients are checked fully; coordinators may write without sequences, and end
+    transactions. Only a client with a transactional id may write transactional batches.
+    """
 
     CLIENT = "client"
+    TRANSACTIONAL_CLIENT = "transactional client"
     COORDINATOR = "coordinator"
     REPLICATION = "replication"
 
 
 CLIENT = Origin.CLIENT
 """Every append needs it, and looking up a member of an enumeration is a call in Python 3.11."""
+TRANSACTIONAL_CLIENT = Origin.TRANSACTIONAL_CLIENT
 
 
 class CorruptBatchError(Exception):
@@ -272,7 +276,8 @@ def validate(records: View, header: Header, origin: Origin) -> None:
     Raises KafkaError: CORRUPT_MESSAGE for a wrong checksum, INVALID_RECORD for a batch that is
     sound but breaks a rule (count and offset range, offsets of a client that do not begin at 0,
     control batch from a client, producer id without sequence), as Kafka's ProduceRequest and
-    LogValidator do.
+    LogValidator do; TRANSACTIONAL_ID_AUTHORIZATION_FAILED for a transactional batch of a client
+    that shows no transactional id.
     """
     (
         base_offset, length, _, _, crc, attributes, last_offset_delta, _, _,
@@ -297,7 +302,7 @@ def validate(records: View, header: Header, origin: Origin) -> None:
             )
     elif codec > 4:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"compression codec {codec}")
-    if origin is CLIENT:
+    if origin is CLIENT or origin is TRANSACTIONAL_CLIENT:
         if base_offset != 0:
             raise KafkaError(
                 ErrorCode.INVALID_RECORD, f"base offset {base_offset} where 0 is required"
@@ -305,9 +310,15 @@ def validate(records: View, header: Header, origin: Origin) -> None:
         if attributes & CONTROL:
             raise KafkaError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
         if attributes & TRANSACTIONAL:
-            raise KafkaError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served"
-            )
+            if origin is CLIENT:
+                raise KafkaError(
+                    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                    "a transactional batch in a request without a transactional id",
+                )
+            if producer_id < 0:
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD, "a transactional batch without a producer id"
+                )
         if producer_id >= 0 and base_sequence < 0:
             raise KafkaError(
                 ErrorCode.INVALID_RECORD,

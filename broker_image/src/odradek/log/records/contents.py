@@ -1,11 +1,12 @@
 """Access to the records inside a batch, for what its header does not tell."""
 
+import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from odradek.log.records import batch, compression, legacy, records
 from odradek.log.records.batch import CorruptBatchError, Header
-from odradek.log.records.records import Record
+from odradek.log.records.records import BatchOptions, Record
 from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 
@@ -171,6 +172,10 @@ def recompress(header: Header, data: View, compression_type: str) -> tuple[Heade
     return batch.parse(sealed), sealed
 
 
+_MARKER_KEY = struct.Struct(">hh")
+_MARKER_VALUE = struct.Struct(">hi")
+
+
 class Marker(NamedTuple):
     """What a transaction marker says: the end of its producer's transaction."""
 
@@ -193,6 +198,21 @@ def marker_of(header: Header, data: View) -> Marker | None:
     if not value or len(value) < 6:
         return None
     return Marker(int.from_bytes(value[2:6], "big", signed=True), is_commit(record))
+
+
+def make_marker(producer_id: int, producer_epoch: int, marker: Marker, now_ms: int) -> bytes:
+    """Return the control batch that ends the producer's transaction, for a leader to append."""
+    kind = 1 if marker.commits else 0
+    return records.make(
+        [(_MARKER_KEY.pack(0, kind), _MARKER_VALUE.pack(0, marker.coordinator_epoch))],
+        now_ms,
+        BatchOptions(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=True,
+            control=True,
+        ),
+    )
 
 
 def is_commit(marker: Record) -> bool:
