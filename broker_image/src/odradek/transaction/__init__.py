@@ -1,0 +1,1 @@
+"""Transactions that this broker coordinates: producers, their partitions, and how each ends."""
