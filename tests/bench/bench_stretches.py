@@ -27,7 +27,6 @@ from odradek.controller import requests
 from odradek.controller.events import Leadership, PartitionMetadata, UpdateMetadata
 from odradek.group import offsets as group_offsets_records
 from odradek.group.coordinator import GroupCoordinator
-from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import Dispatcher
 from odradek.log.records import records
@@ -82,7 +81,7 @@ from odradek.protocol.messages.topics import (
     DeleteTopicsRequest,
 )
 from odradek.replica.metadata import LEADER_DURING_DELETE
-from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from odradek.values import OFFSETS_TOPIC, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk.producer_ids import ProducerIdManager
 from odradek.zk.znodes import PartitionState
 from tests.support.replicas import Replicas

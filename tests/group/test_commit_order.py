@@ -15,11 +15,10 @@ from odradek import slices
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinSpec
 from odradek.group.offsets import CommittedOffset
-from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
-from odradek.values import TopicPartition
+from odradek.values import OFFSETS_TOPIC, TopicPartition
 
 PARTITION = TopicPartition("t", 0)
 KEY = TopicPartition(OFFSETS_TOPIC, 0)

@@ -8,11 +8,10 @@ from types import SimpleNamespace
 from odradek import config as configuration
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinSpec
-from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers.groups import leave_group
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import groups as messages
-from odradek.values import TopicPartition
+from odradek.values import OFFSETS_TOPIC, TopicPartition
 from tests.group.test_commit_order import run_ready_callbacks
 
 KEY = TopicPartition(OFFSETS_TOPIC, 0)

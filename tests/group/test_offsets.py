@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek.coordination.partitioning import java_hash, partition_of
 from odradek.group import offsets
 from odradek.group.group import Group
 from odradek.group.members import GroupMember
 from odradek.group.offsets import CommittedOffset, GroupKey, OffsetKey
-from odradek.group.partitioning import java_hash, partition_of
 
 TEXT = st.text(max_size=20)
 LONG = st.integers(-(2**63), 2**63 - 1)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from odradek import quarantine
+from odradek.coordination import led_shards
 from odradek.group import offsets as schemas
-from odradek.group import shards
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.group import Group
 from odradek.group.members import JoinResult, SyncResult
@@ -59,7 +59,7 @@ class Replicas(SlowReplicas):
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quarantine, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(shards, "LOAD_AGAIN_S", 0.01)
+    monkeypatch.setattr(led_shards, "LOAD_AGAIN_S", 0.01)
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from odradek.group.coordinator import GroupCoordinator
-from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers import group_offsets
 from odradek.handlers.context import Broker
 from odradek.metrics import BrokerMetrics
 from odradek.protocol.errors import ErrorCode
+from odradek.values import OFFSETS_TOPIC
 from odradek.zk.producer_ids import ProducerIdManager
 from tests.handlers.large_requests import COMMITS, GROUP, collector_on, context, update
 from tests.support.replicas import Replicas

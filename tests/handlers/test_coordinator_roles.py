@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers import control
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.messages.control import (
@@ -15,6 +14,7 @@ from odradek.protocol.messages.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
+from odradek.values import OFFSETS_TOPIC
 
 CONTEXT = RequestContext(
     version=2, client_id="1", listener="PLAINTEXT", host="127.0.0.1", connection_id=1

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from odradek.group.partitioning import partition_of
+from odradek.coordination.partitioning import partition_of
 from odradek.zk import znodes
 from tests.chaos import load as chaos_load
 from tests.chaos.load import Load

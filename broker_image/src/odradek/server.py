@@ -35,9 +35,9 @@ from odradek.clock import wall_ms
 from odradek.config import BrokerConfig, TopicConfig, within_descriptors
 from odradek.controlled_shutdown import move_leaderships
 from odradek.controller.loop import Controller
+from odradek.coordination.partitioning import PartitionCount
 from odradek.dynamic_config import PER_IP_OVERRIDES
 from odradek.group.coordinator import GroupCoordinator
-from odradek.group.partitioning import PartitionCount
 from odradek.handlers.context import Broker
 from odradek.handlers.conversion_memory import ConversionMemory
 from odradek.handlers.dispatch import Dispatcher
@@ -69,7 +69,7 @@ from odradek.security.acl_watcher import AclWatcher
 from odradek.security.authorizer import Authorizer
 from odradek.security.credentials import ScramCredentials
 from odradek.security.listeners import BrokerSecurity
-from odradek.values import BrokerId
+from odradek.values import OFFSETS_TOPIC, BrokerId
 from odradek.zk import admin, registration, znodes
 from odradek.zk.producer_ids import ProducerIdManager
 from odradek.zk.session import Session
@@ -447,7 +447,7 @@ class Server:
         self._groups = GroupCoordinator(
             config,
             self._replicas,
-            PartitionCount(session),
+            PartitionCount(session, OFFSETS_TOPIC),
             self._replicas.role_confirmed,
             quarantines=self._quarantines,
         )

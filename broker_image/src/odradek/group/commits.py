@@ -20,7 +20,6 @@ from odradek import slices
 from odradek.group import offsets as schemas
 from odradek.group.group import Group
 from odradek.group.offsets import CommittedOffset
-from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.group.shard import Shard
 from odradek.group.shards import Shards
 from odradek.group.states import GroupState
@@ -28,7 +27,7 @@ from odradek.log.records import records
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
-from odradek.values import TopicPartition
+from odradek.values import OFFSETS_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from odradek.clock import monotonic_ms, wall_ms
+from odradek.coordination.partitioning import PartitionCount
 from odradek.group import offsets as schemas
 from odradek.group.commits import Commits, Replicas
 from odradek.group.group import Group
 from odradek.group.members import JoinResult, JoinSpec, SyncResult
 from odradek.group.offsets import CommittedOffset
-from odradek.group.partitioning import PartitionCount
 from odradek.group.shards import Shards
 from odradek.group.states import GroupState
 from odradek.protocol.errors import ErrorCode, KafkaError

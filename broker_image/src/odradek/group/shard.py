@@ -1,7 +1,6 @@
 """The groups whose records are in one partition of `__consumer_offsets`, during one leadership.
 
-A shard is loaded by reading the partition from its start; the last record per key counts. It serves
-requests once it is loaded, and is dropped when the leadership ends.
+Of each key the last record counts.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from odradek import slices
+from odradek.coordination.shard import LedShard
 from odradek.group import offsets as schemas
 from odradek.group.group import Group
 from odradek.group.offsets import CommittedOffset, GroupKey, GroupValue
@@ -63,19 +63,11 @@ class PendingTransactions:
         return committed
 
 
-class Shard:
-    """The groups and offsets of one partition.
-
-    `source` and `leadership_generation` name the leadership that it belongs to. A new leader epoch
-    of the same leader leaves the log, and so the shard, as it is.
-    """
+class Shard(LedShard):
+    """The groups and offsets of one partition."""
 
     def __init__(self, source: Partition) -> None:
-        self.source = source
-        self.leadership_generation = source.leadership_generation
-        self.partition = source.key.partition
-        self.loaded = False
-        self.retired = False
+        super().__init__(source)
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         # The log offset of the last write per key, for keys with several writes in flight.
@@ -88,6 +80,11 @@ class Shard:
         self.empty_since_ms: dict[str, int] = {}
         """When groups lost their last member, in ms of the wall clock, if that is known."""
 
+    @property
+    def size(self) -> int:
+        """How many groups it knows."""
+        return len(self.groups)
+
     async def load(
         self,
         log: Log,
@@ -97,20 +94,9 @@ class Shard:
     ) -> None:
         """Read the whole partition. Raise KafkaError or CorruptBatchError if it is damaged."""
         stored: dict[str, GroupValue] = {}
-        position, end = log.log_start_offset, log.log_end_offset
-        while position < end:
-            piece = await asyncio.to_thread(log.reader.read, position, read_bytes)
-            if piece.region is None:
-                break
-            with piece.region as region:
-                data = await asyncio.to_thread(region.read)
-            # Decoding takes long: use a thread, since nothing else uses the shard yet.
-            following = await asyncio.to_thread(self._take_batches, data, stored, position)
-            if self.retired:
-                return
-            if following == position:
-                break
-            position = following
+        await self._read(log, read_bytes, lambda data, at: self._take_batches(data, stored, at))
+        if self.retired:
+            return
         groups: dict[str, Group] = {}
         for few in slices.cut(stored.items()):
             for group_id, value in few:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from odradek import slices
-from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.control import (
@@ -23,7 +22,7 @@ from odradek.protocol.messages.control import (
     UpdateMetadataResponse,
 )
 from odradek.replica.metadata import LEADER_DURING_DELETE, described
-from odradek.values import TopicPartition
+from odradek.values import OFFSETS_TOPIC, TopicPartition
 
 NO_BROKER_EPOCH = -1
 

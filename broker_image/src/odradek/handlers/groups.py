@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Generator
 
 from odradek import slices
+from odradek.coordination.partitioning import partition_of
 from odradek.group.group import Group
 from odradek.group.members import JoinSpec
-from odradek.group.partitioning import OFFSETS_TOPIC, partition_of
 from odradek.group.states import GroupState
 from odradek.handlers import authorization, topics
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import groups as messages
 from odradek.security.acls import ResourceType
+from odradek.values import OFFSETS_TOPIC
 
 GROUP, TRANSACTION = 0, 1
 # Members that leave before others run.

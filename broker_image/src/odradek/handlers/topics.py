@@ -17,7 +17,6 @@ from kazoo.exceptions import KazooException
 
 from odradek import assignment, slices
 from odradek import config as configuration
-from odradek.group.partitioning import OFFSETS_TOPIC
 from odradek.handlers import configs
 from odradek.handlers.context import Broker, RequestContext
 from odradek.properties import ConfigError
@@ -37,7 +36,7 @@ from odradek.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from odradek.values import BrokerId
+from odradek.values import OFFSETS_TOPIC, BrokerId
 from odradek.zk import admin
 from odradek.zk.operations import TransactionFailedError
 from odradek.zk.znodes import TopicAssignment, ZnodeError

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from odradek.group.partitioning import OFFSETS_TOPIC, PartitionCount
-from odradek.values import BrokerId
+from odradek.coordination.partitioning import PartitionCount
+from odradek.values import OFFSETS_TOPIC, BrokerId
 from odradek.zk import znodes
 from odradek.zk.session import Session, SessionState, Stat, Watch
 from odradek.zk.znodes import TopicAssignment
@@ -49,7 +49,7 @@ async def session(server: zookeeper.Server) -> AsyncIterator[Session]:
 async def test_count_follows_the_znode_over_changes_deletion_and_sessions(
     server: zookeeper.Server, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    count = PartitionCount(session)
+    count = PartitionCount(session, OFFSETS_TOPIC)
     await count.learn()
     assert count() is None
     await session.create(PATH, topic(3), make_parents=True)
@@ -79,7 +79,7 @@ async def test_count_is_read_again_only_after_its_watch_is_lost(
         asked.append(path)
         return await real(session, path, watch)
 
-    count = PartitionCount(session)
+    count = PartitionCount(session, OFFSETS_TOPIC)
     await count.learn()
     monkeypatch.setattr(Session, "exists", exists)
     for _ in range(3):
@@ -95,7 +95,7 @@ async def test_count_is_read_again_only_after_its_watch_is_lost(
 def test_hash_of_a_group_needs_no_descriptor() -> None:
     program = """
 import resource
-from odradek.group.partitioning import partition_of
+from odradek.coordination.partitioning import partition_of
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 print(partition_of("group", 50))
 """

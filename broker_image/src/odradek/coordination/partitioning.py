@@ -1,7 +1,7 @@
-"""The partition of `__consumer_offsets` that a group belongs to.
+"""The partition of an internal topic that an id belongs to: a group's, or a transactional id's.
 
 The number of partitions is read from the topic's znode, as in Kafka. The metadata cache lacks
-partitions that never had a leader, and a wrong number would map groups to wrong partitions.
+partitions that never had a leader, and a wrong number would map ids to wrong partitions.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from kazoo.exceptions import KazooException
 from odradek.zk import znodes
 from odradek.zk.payload import ZnodeError
 from odradek.zk.session import NoNodeError, Session, SessionState, WatchEvent
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 logger = logging.getLogger(__name__)
 
@@ -32,17 +30,18 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
-def partition_of(group_id: str, partitions: int) -> int:
-    """Return a group's `__consumer_offsets` partition; Kafka's abs maps the least integer to 0."""
-    hashed = java_hash(group_id)
+def partition_of(an_id: str, partitions: int) -> int:
+    """Return the partition of an id; Kafka's abs maps the least integer to 0."""
+    hashed = java_hash(an_id)
     return 0 if hashed == -(1 << 31) else abs(hashed) % partitions
 
 
 class PartitionCount:
-    """The number of partitions of `__consumer_offsets`. Used from the event loop."""
+    """The number of partitions of an internal topic. Used from the event loop."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, topic: str) -> None:
         self._session = session
+        self._topic = topic
         self._count: int | None = None
         self._watched = False
         session.on_state(self._note_session)
@@ -56,7 +55,7 @@ class PartitionCount:
         if self._watched:
             return
         self._watched = True  # before the read: the watch may fire before the answer arrives
-        path = znodes.topic_path(OFFSETS_TOPIC)
+        path = znodes.topic_path(self._topic)
         try:
             count = None
             if await self._session.exists(path, self._changed) is not None:
@@ -68,7 +67,7 @@ class PartitionCount:
         except (KazooException, ZnodeError) as error:
             # Keep the last number: it rarely changes.
             logger.warning(
-                "failed to read the number of partitions of %s: %r; retrying", OFFSETS_TOPIC, error
+                "failed to read the number of partitions of %s: %r; retrying", self._topic, error
             )
             self._watched = False
 
