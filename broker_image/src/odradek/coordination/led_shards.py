@@ -176,6 +176,12 @@ class LedShards(Generic[ShardT]):
         if not shard.retired:
             self.spawn(self._load(shard, partition))
 
+    def reload(self, shard: ShardT) -> None:
+        """Give up a shard and read its partition again, if this broker leads it still."""
+        if not shard.retired:
+            self._give_up(shard)
+            self._current(shard.partition)
+
     def close(self) -> None:
         """Give up every shard, and cancel all tasks, when the server stops."""
         for shard in [*self._shards.values()]:

@@ -14,9 +14,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from odradek import slices
+from odradek.coordination.replicas import Replicas
 from odradek.group import offsets as schemas
 from odradek.group.group import Group
 from odradek.group.offsets import CommittedOffset
@@ -31,7 +32,6 @@ from odradek.values import OFFSETS_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
-    from odradek.replica.appends import AppendOutcome
     from odradek.replica.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -59,23 +59,6 @@ _APPEND_ERRORS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
-
-
-class Replicas(Protocol):
-    """What the coordinator needs of the `ReplicaManager`."""
-
-    @property
-    def partitions(self) -> Mapping[TopicPartition, Partition]:
-        """Return the replicas on this broker."""
-
-    async def append(
-        self,
-        entries: Sequence[tuple[TopicPartition, bytes]],
-        acks: int,
-        timeout_ms: int,
-        origin: Origin,
-    ) -> list[AppendOutcome]:
-        """Return one outcome per entry, once acknowledged as `acks` requires."""
 
 
 class Commits:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from odradek.clock import monotonic_ms, wall_ms
 from odradek.coordination.partitioning import PartitionCount
+from odradek.coordination.replicas import Replicas
 from odradek.group import offsets as schemas
-from odradek.group.commits import Commits, Replicas
+from odradek.group.commits import Commits
 from odradek.group.group import Group
 from odradek.group.members import JoinResult, JoinSpec, SyncResult
 from odradek.group.offsets import CommittedOffset
