@@ -29,6 +29,24 @@ def test_defaults_are_kafkas() -> None:
     assert settings.zookeeper_session_timeout_ms == 18_000
 
 
+def test_settings_of_transactions_have_kafkas_defaults_and_bounds() -> None:
+    defaults = {
+        "transaction.max.timeout.ms": 900_000,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 10_000,
+        "transaction.remove.expired.transaction.cleanup.interval.ms": 3_600_000,
+        "transaction.state.log.num.partitions": 50,
+        "transaction.state.log.replication.factor": 3,
+        "transaction.state.log.min.isr": 2,
+        "transaction.state.log.segment.bytes": 104_857_600,
+        "transaction.state.log.load.buffer.size": 5_242_880,
+    }
+    fields = {declared.name: name for name, declared in properties.keys_of(config.BrokerConfig)}
+    assert {key: getattr(broker(), fields[key]) for key in defaults} == defaults
+    for key in defaults:
+        with pytest.raises(properties.ConfigError, match=key):
+            config.from_values({**REQUIRED, key: "0"})
+
+
 def test_finer_unit_wins_over_coarser_one() -> None:
     assert broker(log_retention_hours="1").log_retention_ms == 3_600_000
     assert broker(log_retention_hours="1", log_retention_minutes="2").log_retention_ms == 120_000

@@ -84,11 +84,6 @@ INERT_KEYS = frozenset(
         "kafka.metrics.polling.interval.secs",
         "broker.id.generation.enable",
         "reserved.broker.max.id",
-        "transaction.state.log.replication.factor",
-        "transaction.state.log.min.isr",
-        "transaction.state.log.num.partitions",
-        "transaction.state.log.segment.bytes",
-        "transaction.max.timeout.ms",
     }
 )
 
@@ -320,6 +315,34 @@ class BrokerConfig:
         "offsets.topic.segment.bytes", 104_857_600, integer(1, INT_MAX)
     )
     offsets_load_buffer_size: int = key("offsets.load.buffer.size", 5_242_880, integer(1))
+
+    # transactions
+    transaction_max_timeout_ms: int = key(
+        "transaction.max.timeout.ms", 900_000, integer(1, INT_MAX)
+    )
+    transaction_abort_timed_out_interval_ms: int = key(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000, integer(1, INT_MAX)
+    )
+    transaction_remove_expired_interval_ms: int = key(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        3_600_000,
+        integer(1, INT_MAX),
+    )
+    transaction_state_log_num_partitions: int = key(
+        "transaction.state.log.num.partitions", 50, integer(1, INT_MAX)
+    )
+    transaction_state_log_replication_factor: int = key(
+        "transaction.state.log.replication.factor", 3, integer(1, 32767)
+    )
+    transaction_state_log_min_isr: int = key(
+        "transaction.state.log.min.isr", 2, integer(1, INT_MAX)
+    )
+    transaction_state_log_segment_bytes: int = key(
+        "transaction.state.log.segment.bytes", 104_857_600, integer(1, INT_MAX)
+    )
+    transaction_state_log_load_buffer_size: int = key(
+        "transaction.state.log.load.buffer.size", 5_242_880, integer(1, INT_MAX)
+    )
 
     # client quotas
     quota_window_num: int = key("quota.window.num", 11, integer(1, INT_MAX))
