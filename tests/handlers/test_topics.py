@@ -21,7 +21,7 @@ from odradek.protocol.messages.topics import (
     DeleteTopicsRequest,
 )
 from odradek.replica.metadata import BrokerInfo, PartitionInfo
-from odradek.values import BrokerId
+from odradek.values import TRANSACTIONS_TOPIC, BrokerId
 from odradek.zk import operations, znodes
 from odradek.zk.session import Stat
 from tests.support.replicas import FakeSession
@@ -218,6 +218,25 @@ async def test_first_use_of_a_topic_that_zookeeper_refuses_is_answered(
     zookeeper.failure = ConnectionLoss()
     code = await topics.create_automatically(controller, "t", CONTEXT)
     assert code is ErrorCode.LEADER_NOT_AVAILABLE
+
+
+async def test_topic_of_transactions_is_made_as_kafka_makes_it(
+    controller: Broker, zookeeper: Zookeeper
+) -> None:
+    controller.metadata.brokers.update({one: BrokerInfo(one, {}, None) for one in (2, 3)})
+    code = await topics.create_automatically(controller, TRANSACTIONS_TOPIC, CONTEXT)
+    assert code is ErrorCode.LEADER_NOT_AVAILABLE
+    path = znodes.topic_path(TRANSACTIONS_TOPIC)
+    replicas = znodes.decode_topic(path, zookeeper.znodes[path][0]).partitions
+    assert [len(replicas[number]) for number in range(50)] == [3] * 50
+    path = znodes.topic_config_path(TRANSACTIONS_TOPIC)
+    assert znodes.decode_config(path, zookeeper.znodes[path][0]) == {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "2",
+        "segment.bytes": "104857600",
+        "unclean.leader.election.enable": "false",
+    }
 
 
 async def test_topic_whose_znode_cannot_be_read_is_not_grown(

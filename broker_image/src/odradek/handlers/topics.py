@@ -36,7 +36,7 @@ from odradek.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from odradek.values import OFFSETS_TOPIC, BrokerId
+from odradek.values import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerId
 from odradek.zk import admin
 from odradek.zk.operations import TransactionFailedError
 from odradek.zk.znodes import TopicAssignment, ZnodeError
@@ -394,6 +394,16 @@ def _automatic_shape(
             "segment.bytes": str(config.offsets_topic_segment_bytes),
         }
         return config.offsets_topic_num_partitions, config.offsets_topic_replication_factor, entries
+    if topic == TRANSACTIONS_TOPIC:
+        entries = {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(config.transaction_state_log_min_isr),
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "unclean.leader.election.enable": "false",
+        }
+        count = config.transaction_state_log_num_partitions
+        return count, config.transaction_state_log_replication_factor, entries
     return config.num_partitions, config.default_replication_factor, {}
 
 
