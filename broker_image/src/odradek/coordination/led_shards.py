@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from odradek.coordination.partitioning import partition_of
+from odradek.coordination.partitioning import PartitionCount, partition_of
 from odradek.coordination.shard import LedShard
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.segment.files import FileRetiredError
@@ -55,7 +55,7 @@ class LedShards(Generic[ShardT]):
         self,
         kind: CoordinatorKind,
         partitions: Callable[[], Mapping[TopicPartition, Partition]],
-        partition_count: Callable[[], int | None],
+        partition_count: PartitionCount,
         new_shard: Callable[[Partition], ShardT],
         load: Callable[[ShardT, Log], Awaitable[None]],
         on_loaded: Callable[[ShardT], Awaitable[None]],
@@ -88,6 +88,15 @@ class LedShards(Generic[ShardT]):
         if not shard.loaded:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
+
+    def notice_roles(self) -> None:
+        """Run `update` in the background: clients send requests at once."""
+        self.spawn(self.update())
+
+    async def update(self) -> None:
+        """Notice new and lost leaderships, once the number of partitions is known."""
+        await self._partition_count.learn()
+        self.all()
 
     def all(self) -> list[ShardT]:
         """Return every shard of a present leadership, including those that are being loaded."""

@@ -128,7 +128,7 @@ class GroupCoordinator:
         next_check = self._clock_ms() + interval_ms
         while True:
             with self.quarantines.guard(Work.GROUP, "group coordinator"):
-                await self._update_shards()
+                await self._shards.update()
             if self._clock_ms() >= next_check:
                 next_check = self._clock_ms() + interval_ms
                 with self.quarantines.guard(Work.GROUP_EXPIRY, "group coordinator"):
@@ -137,11 +137,7 @@ class GroupCoordinator:
 
     def notice_roles(self) -> None:
         """Notice new and lost leaderships in the background: clients send requests at once."""
-        self._shards.spawn(self._update_shards())
-
-    async def _update_shards(self) -> None:
-        await self.partition_count.learn()
-        self.refresh()
+        self._shards.notice_roles()
 
     def refresh(self) -> None:
         """Start to load shards of new leaderships, and give up those of lost ones."""

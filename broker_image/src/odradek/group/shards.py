@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 from odradek import slices
 from odradek.coordination.led_shards import CoordinatorKind, LedShards
+from odradek.coordination.partitioning import PartitionCount
 from odradek.group.group import Group
 from odradek.group.shard import Shard
 from odradek.log.partition.log import Log
@@ -36,7 +37,7 @@ class Shards(LedShards[Shard]):
     def __init__(
         self,
         partitions: Callable[[], Mapping[TopicPartition, Partition]],
-        partition_count: Callable[[], int | None],
+        partition_count: PartitionCount,
         read_bytes: int,
         most_groups: int,
         new_group: Callable[[str], Group],
