@@ -9,6 +9,8 @@ CORES := tests/assignment tests/config tests/controller/test_core.py tests/contr
   tests/controller/test_outbox.py tests/controller/test_transcripts.py tests/group/test_group.py \
   tests/group/test_members.py tests/group/test_offsets.py tests/group/test_shard.py \
   tests/group/test_subscriptions.py tests/protocol/test_codec.py tests/protocol/test_headers.py \
+  tests/transaction/test_decisions.py tests/transaction/test_entries.py \
+  tests/transaction/test_histories.py tests/transaction/test_records.py \
   tests/zk/test_znodes.py tests/log/test_batches.py tests/log/test_compaction.py \
   tests/log/test_log_behaviour.py tests/replica tests/net/test_frame.py \
   tests/reconcile/test_cluster_planning.py tests/reconcile/test_group_planning.py \
