@@ -47,6 +47,8 @@ class Work(enum.Enum):
     GROUP = "group", "run the group"
     GROUP_LOADING = "group-loading", "load groups"
     GROUP_EXPIRY = "group-expiry", "expire offsets"
+    TRANSACTION = "transaction", "run the transactional id"
+    TRANSACTION_LOADING = "transaction-loading", "load transactional ids"
     CHANNEL = "channel", "send requests of the controller to the broker"
     CONTROLLER = "controller", "handle a change as controller"
     CONFIG = "config", "apply changed settings"

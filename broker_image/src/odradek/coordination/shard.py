@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from odradek.log.records import batch, contents
+from odradek.log.records.batch import CorruptBatchError
+
 if TYPE_CHECKING:
     from odradek.log.partition.log import Log
+    from odradek.log.records.batch import Header
+    from odradek.log.records.records import Record
     from odradek.replica.partition import Partition
+
+logger = logging.getLogger(__name__)
 
 
 class LedShard(abc.ABC):
@@ -57,3 +65,17 @@ class LedShard(abc.ABC):
             if following == position:
                 return
             position = following
+
+    def _decoded(self, data: bytes, at: int, header: Header) -> list[Record]:
+        """Return the records of the batch at `at`, none if a client wrote it so that nobody can
+        read it: a topic with `cleanup.policy=delete` takes such batches, and a coordinator writes
+        none. Raises CorruptBatchError if it changed since: then it may have been a coordinator's.
+        """
+        if not header.record_count:
+            return []
+        try:
+            return contents.decode(data, at)
+        except CorruptBatchError as error:
+            batch.check_crc(data, at, header)
+            logger.warning("%s: skipping a batch: %s", self.source.key, error)
+            return []

@@ -18,14 +18,12 @@ from odradek.group import offsets as schemas
 from odradek.group.group import Group
 from odradek.group.offsets import CommittedOffset, GroupKey, GroupValue
 from odradek.log.records import batch, contents
-from odradek.log.records.batch import CorruptBatchError
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.primitives import MalformedError
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.log.partition.log import Log
-    from odradek.log.records.batch import Header
     from odradek.log.records.records import Record
     from odradek.replica.partition import Partition
 
@@ -133,20 +131,6 @@ class Shard(LedShard):
                 self._apply(record, stored)
             position = header.last_offset + 1
         return position
-
-    def _decoded(self, data: bytes, at: int, header: Header) -> list[Record]:
-        """Return the records of the batch at `at`, none if a client wrote it so that nobody can
-        read it: a topic with `cleanup.policy=delete` takes such batches, and a coordinator writes
-        none. Raises CorruptBatchError if it changed since: then it may have been a coordinator's.
-        """
-        if not header.record_count:
-            return []
-        try:
-            return contents.decode(data, at)
-        except CorruptBatchError as error:
-            batch.check_crc(data, at, header)
-            logger.warning("%s: skipping a batch: %s", self.source.key, error)
-            return []
 
     def _apply(self, record: Record, stored: dict[str, GroupValue]) -> None:
         if record.key is None:
