@@ -22,6 +22,7 @@ from odradek.log.segment.transaction_index import AbortedTxn, TransactionIndex
 from odradek.protocol.errors import KafkaError
 from tests.support.logs import START_MS, Partition, read_all
 from tests.support.sampling import how_many
+from tests.support.transactions import aborted_in as aborted
 from tests.support.transactions import end, write, write_plain
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
@@ -51,10 +52,6 @@ def replicate(log: Log) -> None:
 
 def stable(log: Log) -> int:
     return log.last_stable_offset(log.high_watermark)
-
-
-def aborted(log: Log) -> list[AbortedTxn]:
-    return log.reader.aborted(log.log_start_offset, log.log_end_offset)
 
 
 def index_files(partition: Partition) -> list[Path]:

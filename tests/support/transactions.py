@@ -5,6 +5,7 @@ from __future__ import annotations
 from odradek.log.partition.log import Log
 from odradek.log.records import records
 from odradek.log.records.records import BatchOptions
+from odradek.log.segment.transaction_index import AbortedTxn
 from tests.support.logs import START_MS
 
 
@@ -37,6 +38,11 @@ def end(log: Log, producer_id: int, *, commit: bool) -> int:
     )
     kind = b"\0\0\0\1" if commit else b"\0\0\0\0"
     return _copy(log, [(kind, b"\0\0\0\0\0\5")], options)
+
+
+def aborted_in(log: Log) -> list[AbortedTxn]:
+    """Return all aborted transactions that the log knows."""
+    return log.reader.aborted(log.log_start_offset, log.log_end_offset)
 
 
 def _copy(log: Log, pairs: list[tuple[bytes | None, bytes]], options: BatchOptions) -> int:

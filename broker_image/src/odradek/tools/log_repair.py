@@ -238,7 +238,7 @@ def _carry_out(cut: Cut) -> None:
     segment = Segment(str(cut.log.parent), int(cut.log.stem), settings)
     # A damaged index of aborted transactions is left to the broker, which reads the batches for it.
     with contextlib.suppress(FileNotFoundError, CorruptTransactionIndexError):
-        segment.aborted.load()
+        segment.aborted.load(segment.base_offset, None)
     segment.recover(lambda position, header, data: None)
     segment.become_inactive()
     segment.flush()

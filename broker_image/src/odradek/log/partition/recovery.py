@@ -17,6 +17,7 @@ import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from odradek.config import TopicConfig
 from odradek.log.partition import replay
@@ -129,10 +130,11 @@ def _load_aborted(segments: list[Segment], names: Collection[str], report: Repor
     one of them. It stays as it is until then: recovery may break off.
     """
     is_sound = True
-    for segment in segments:
+    ends = [segment.base_offset for segment in segments[1:]]
+    for segment, end in zip_longest(segments, ends):
         if os.path.basename(segment.aborted.path) in names:
             try:
-                segment.aborted.load()
+                segment.aborted.load(segment.base_offset, end)
             except CorruptTransactionIndexError:
                 report.rebuilt.append(segment.aborted.path)
                 is_sound = False
@@ -328,7 +330,9 @@ def _finish(
     names: Collection[str],
     aborted_known: bool,
 ) -> None:
-    """Set offsets, leader epochs and producers, and hand the segments to the log."""
+    """Set offsets, leader epochs and producers, and hand the segments to the log. Raises
+    StoppedError.
+    """
     start = max(known.log_start_offset, segments[0].base_offset if segments else 0)
     if not segments or end < start:
         for segment in segments:
@@ -347,9 +351,9 @@ def _finish(
     log.epochs.truncate_from_end(end + 1)
     log.epochs.truncate_from_start(start)
     now_ms = log.environment.now_ms()
-    if not aborted_known:
+    if not aborted_known or any(segments[-1].aborted.since(end)):
         with contextlib.suppress(CorruptBatchError):  # readers are told of damage
-            replay.rebuild_aborted(segments, end)
+            replay.rebuild_aborted(segments, end, log.environment.is_stopping)
     try:
         # A newer snapshot may be of records that a truncation removed.
         replay.rebuild(
@@ -362,6 +366,7 @@ def _finish(
             now_ms,
             recovery_point,
             trusts_aborted=known.clean,
+            is_stopping=log.environment.is_stopping,
         )
     except CorruptBatchError:
         log.producers.clear(end)  # the batches behind the damage are unknown

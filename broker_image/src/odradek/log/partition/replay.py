@@ -11,7 +11,7 @@ from odradek.log.partition.producers import (
 from odradek.log.records import contents
 from odradek.log.records.batch import Header
 from odradek.log.records.contents import Marker
-from odradek.log.segment.files import read_file, remove_if_there
+from odradek.log.segment.files import StoppedError, read_file, remove_if_there
 from odradek.log.segment.segment import Segment
 from odradek.log.segment.transaction_index import AbortedTxn
 
@@ -27,6 +27,7 @@ def rebuild(
     newest_snapshot: int,
     *,
     trusts_aborted: bool = True,
+    is_stopping: Callable[[], bool] = lambda: False,
 ) -> None:
     """Fill `states` from `segments` up to `log_end`; `names` are the files of the directory. What
     the segments' indexes of aborted transactions lack of that is added. Without `trusts_aborted`,
@@ -34,7 +35,7 @@ def rebuild(
     crash undid.
 
     Snapshots outside (log start offset, `newest_snapshot`] and damaged ones are removed. Raises
-    CorruptBatchError and OSError.
+    CorruptBatchError and OSError, and StoppedError once `is_stopping`.
     """
     states.clear(log_start)
     for at in reversed(snapshot_offsets(names)):
@@ -56,20 +57,28 @@ def rebuild(
     if not trusts_aborted:
         for segment in segments:
             segment.aborted.truncate_to(states.end_offset)
-    _replay(states, segments, log_end, lambda segment, found: segment.aborted.append(found))
+    _replay(
+        states,
+        segments,
+        log_end,
+        lambda segment, found: segment.aborted.append(found),
+        is_stopping,
+    )
     states.end_offset = log_end
     states.forget_deleted(log_start)
     states.expire(now_ms)
 
 
-def rebuild_aborted(segments: Sequence[Segment], log_end: int) -> None:
+def rebuild_aborted(
+    segments: Sequence[Segment], log_end: int, is_stopping: Callable[[], bool]
+) -> None:
     """Make the indexes of aborted transactions anew, durably, from the headers of all batches.
 
-    Raises CorruptBatchError and OSError.
+    Raises CorruptBatchError and OSError, and StoppedError, with nothing changed.
     """
     found: dict[Segment, list[AbortedTxn]] = {segment: [] for segment in segments}
     states = ProducerStates(expiry_ms=0)
-    _replay(states, segments, log_end, lambda segment, one: found[segment].append(one))
+    _replay(states, segments, log_end, lambda segment, one: found[segment].append(one), is_stopping)
     for segment, of_segment in found.items():
         segment.aborted.replace(of_segment)
 
@@ -79,6 +88,7 @@ def _replay(
     segments: Sequence[Segment],
     log_end: int,
     note_aborted: Callable[[Segment, AbortedTxn], None],
+    is_stopping: Callable[[], bool],
 ) -> None:
     start = states.end_offset
     for number, segment in enumerate(segments):
@@ -89,6 +99,8 @@ def _replay(
         if first is None:
             continue
         for position, header in segment.scan(first[0]):
+            if is_stopping():
+                raise StoppedError
             if header.producer_id >= 0 and header.last_offset >= start:
                 marker = _marker_of(segment, position, header)
                 aborted = states.aborted_by(header, header.last_offset, marker)

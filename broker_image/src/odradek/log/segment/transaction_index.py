@@ -25,7 +25,7 @@ _VERSION = 0
 
 
 class CorruptTransactionIndexError(Exception):
-    """A file that is no sequence of entries in the order of their markers."""
+    """A file that is no sequence of entries of its segment, in the order of their markers."""
 
 
 class AbortedTxn(NamedTuple):
@@ -51,16 +51,27 @@ class TransactionIndex:
     def __len__(self) -> int:
         return len(self._data) // _ENTRY.size
 
-    def load(self) -> None:
-        """Read the entries of the file. Raises OSError, and CorruptTransactionIndexError."""
+    def load(self, base_offset: int, end_offset: int | None) -> None:
+        """Read the entries of the file. All markers are at `base_offset` or behind it, and below
+        `end_offset` if that is known. Raises OSError, and CorruptTransactionIndexError.
+        """
         data = files.read_file(self.path)
         if len(data) % _ENTRY.size:
             raise CorruptTransactionIndexError(f"{self.path}: {len(data)} bytes")
-        before = -1
-        for version, _, first, last, _ in _ENTRY.iter_unpack(data):
-            if version != _VERSION or not before < last or first >= last:
+        before = base_offset - 1
+        for version, _, first, last, stable in _ENTRY.iter_unpack(data):
+            if (
+                version != _VERSION
+                or not before < last
+                or not 0 <= first < last
+                or not 0 <= stable <= last + 1
+            ):
                 raise CorruptTransactionIndexError(f"{self.path}: marker at {last} after {before}")
             before = last
+        if end_offset is not None and before >= end_offset:
+            raise CorruptTransactionIndexError(
+                f"{self.path}: marker at {before}, not below {end_offset}"
+            )
         self._data = bytearray(data)
 
     def since(self, offset: int) -> Iterator[AbortedTxn]:

@@ -1,0 +1,90 @@
+"""What is told of aborted transactions where a log was damaged, cut, or changes meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from odradek.config import TopicConfig
+from odradek.log.partition import recovery
+from odradek.log.partition.log import Log
+from odradek.log.segment.files import StoppedError
+from odradek.log.segment.segment import TXN_INDEX_SUFFIX
+from tests.support.logs import Partition
+from tests.support.transactions import aborted_in, end, write
+
+pytestmark = pytest.mark.usefixtures("without_fsync")
+SMALL = TopicConfig(segment_bytes=500, index_interval_bytes=100, file_delete_delay_ms=0)
+ENTRY = struct.Struct(">hqqqq")
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Partition:
+    return Partition(tmp_path / "topic-0", SMALL)
+
+
+@pytest.fixture
+def log(partition: Partition) -> Log:
+    """A log of several segments with aborted transactions only."""
+    log = partition.open(clean=True)
+    for _ in range(12):
+        write(log, 2)
+        end(log, 2, commit=False)
+    log.high_watermark = log.log_end_offset
+    return log
+
+
+def index_files(partition: Partition) -> list[Path]:
+    return sorted(partition.folder.glob(f"*{TXN_INDEX_SUFFIX}"))
+
+
+# -- what the files say -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "entry"),
+    [
+        pytest.param(1, (0, 2, 0, 1, 2), id="of the segment before"),
+        pytest.param(0, (0, 2, 22, 23, 24), id="of a later segment"),
+        pytest.param(-1, (0, 2, 24, 25, 26), id="behind the log end"),
+        pytest.param(0, (0, 2, -1, 1, 2), id="without a beginning"),
+        pytest.param(0, (0, 2, 0, 1, 3), id="of a decision behind the marker"),
+        pytest.param(0, (0, 2, 0, 1, -1), id="of no decision"),
+    ],
+)
+def test_index_with_an_entry_that_cannot_be_its_own_is_built_anew(
+    partition: Partition, log: Log, number: int, entry: tuple[int, ...]
+) -> None:
+    told, whole = aborted_in(log), [path.read_bytes() for path in index_files(partition)]
+    assert len(whole) > 3
+    partition.close(log)
+    index_files(partition)[number].write_bytes(ENTRY.pack(*entry))
+    log = partition.open(clean=True)
+    assert aborted_in(log) == told
+    assert [path.read_bytes() for path in index_files(partition)] == whole
+    partition.close(log)
+
+
+@pytest.mark.parametrize("batches", [0, 5, 23])
+def test_index_that_is_built_anew_does_not_hold_up_a_stop(
+    partition: Partition, log: Log, batches: int
+) -> None:
+    told = aborted_in(log)
+    partition.close(log)
+    torn = index_files(partition)[-1]
+    torn.write_bytes(torn.read_bytes()[:-1])
+    before = [path.read_bytes() for path in index_files(partition)]
+    looks = itertools.count()
+    environment = replace(partition.environment(), is_stopping=lambda: next(looks) >= batches)
+    known = recovery.Checkpointed(clean=True, recovery_point=log.log_end_offset)
+    with pytest.raises(StoppedError):
+        recovery.open_log(str(partition.folder), "topic", 0, SMALL, environment, known)
+    assert next(looks) == batches + 1
+    assert [path.read_bytes() for path in index_files(partition)] == before
+    log = partition.open(clean=True)
+    assert aborted_in(log) == told
+    partition.close(log)
