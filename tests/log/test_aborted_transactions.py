@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,15 @@ import pytest
 from odradek.config import TopicConfig
 from odradek.log.partition import recovery
 from odradek.log.partition.log import Log
+from odradek.log.records.batch import Header
 from odradek.log.segment.files import StoppedError
-from odradek.log.segment.segment import TXN_INDEX_SUFFIX
+from odradek.log.segment.segment import TXN_INDEX_SUFFIX, Segment
 from tests.support.logs import Partition
-from tests.support.transactions import aborted_in, end, write
+from tests.support.transactions import aborted_in, end, write, write_plain
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 SMALL = TopicConfig(segment_bytes=500, index_interval_bytes=100, file_delete_delay_ms=0)
+Batches = Iterator[tuple[int, Header]]
 ENTRY = struct.Struct(">hqqqq")
 
 
@@ -88,3 +91,26 @@ def test_index_that_is_built_anew_does_not_hold_up_a_stop(
     log = partition.open(clean=True)
     assert aborted_in(log) == told
     partition.close(log)
+
+
+# -- producers' state that is read again --------------------------------------------------------
+
+
+def test_open_transaction_stays_open_while_a_truncation_reads_the_batches_again(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write(log, 1)
+    for _ in range(3):
+        write_plain(log)
+    log.high_watermark = log.log_end_offset
+    seen: set[int] = set()
+    scan = Segment.scan
+
+    def look(segment: Segment, position: int, end: int | None = None) -> Batches:
+        seen.add(log.last_stable_offset(log.high_watermark))
+        yield from scan(segment, position, end)
+
+    monkeypatch.setattr(Segment, "scan", look)
+    log.truncate_to(log.log_end_offset - 1)
+    assert seen == {first}
+    assert log.last_stable_offset(log.high_watermark) == first

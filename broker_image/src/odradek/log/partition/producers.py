@@ -350,6 +350,21 @@ class ProducerStates:
         self.end_offset = end_offset
         self.snapshot_offset = -1
 
+    def emptied(self) -> "ProducerStates":
+        """Return a state with these bounds that knows nothing yet."""
+        return ProducerStates(self.expiry_ms, self._most)
+
+    def become(self, rebuilt: "ProducerStates") -> None:
+        """Take over what another state knows. Readers see either all of its transactions or those
+        before.
+        """
+        self._producers = rebuilt._producers
+        self.transactions = rebuilt.transactions
+        self.forgetful = rebuilt.forgetful
+        self.forgotten += rebuilt.forgotten
+        self.end_offset = rebuilt.end_offset
+        self.snapshot_offset = rebuilt.snapshot_offset
+
     # -- snapshots ------------------------------------------------------------------------------
 
     def encode(self) -> bytes:

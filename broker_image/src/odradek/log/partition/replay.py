@@ -29,44 +29,46 @@ def rebuild(
     trusts_aborted: bool = True,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Fill `states` from `segments` up to `log_end`; `names` are the files of the directory. What
-    the segments' indexes of aborted transactions lack of that is added. Without `trusts_aborted`,
-    what they say of later batches than the snapshot does not count: it may be of batches that a
-    crash undid.
+    """Replace `states` by what `segments` say up to `log_end`, in one step; `names` are the files
+    of the directory. What the segments' indexes of aborted transactions lack of that is added.
+    Without `trusts_aborted`, what they say of later batches than the snapshot does not count: it
+    may be of batches that a crash undid.
 
     Snapshots outside (log start offset, `newest_snapshot`] and damaged ones are removed. Raises
     CorruptBatchError and OSError, and StoppedError once `is_stopping`.
     """
-    states.clear(log_start)
+    rebuilt = states.emptied()
+    rebuilt.clear(log_start)
     for at in reversed(snapshot_offsets(names)):
         path = snapshot_path(directory, at)
-        if log_start < at <= newest_snapshot and states.snapshot_offset < 0:
+        if log_start < at <= newest_snapshot and rebuilt.snapshot_offset < 0:
             try:
-                states.load(read_file(path), at, now_ms)
+                rebuilt.load(read_file(path), at, now_ms)
                 continue
             except CorruptSnapshotError:
                 pass
         elif log_start < at <= newest_snapshot:
             continue
         remove_if_there(path)
-    if states.snapshot_offset >= 0 and not states.forgetful:
+    if rebuilt.snapshot_offset >= 0 and not rebuilt.forgetful:
         # A snapshot lacks producers that expired before it: possible once the log is that old.
         oldest = next((header for _, header in segments[0].scan(0)), None)
         age_ms = 0 if oldest is None else now_ms - oldest.max_timestamp
-        states.forgetful = age_ms >= states.expiry_ms
+        rebuilt.forgetful = age_ms >= rebuilt.expiry_ms
     if not trusts_aborted:
         for segment in segments:
-            segment.aborted.truncate_to(states.end_offset)
+            segment.aborted.truncate_to(rebuilt.end_offset)
     _replay(
-        states,
+        rebuilt,
         segments,
         log_end,
         lambda segment, found: segment.aborted.append(found),
         is_stopping,
     )
-    states.end_offset = log_end
-    states.forget_deleted(log_start)
-    states.expire(now_ms)
+    rebuilt.end_offset = log_end
+    rebuilt.forget_deleted(log_start)
+    rebuilt.expire(now_ms)
+    states.become(rebuilt)
 
 
 def rebuild_aborted(
