@@ -16,7 +16,7 @@ from odradek.log.partition.log import Log
 from odradek.log.records.batch import Header
 from odradek.log.segment.files import StoppedError
 from odradek.log.segment.segment import TXN_INDEX_SUFFIX, Segment
-from tests.support.logs import Partition
+from tests.support.logs import Partition, flip
 from tests.support.transactions import aborted_in, end, write, write_plain
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
@@ -114,3 +114,70 @@ def test_open_transaction_stays_open_while_a_truncation_reads_the_batches_again(
     log.truncate_to(log.log_end_offset - 1)
     assert seen == {first}
     assert log.last_stable_offset(log.high_watermark) == first
+
+
+MAGIC_AT = 16
+
+
+def damage_header(log: Log, offset: int) -> None:
+    """Damage the batch with `offset`, in the last segment: nobody finds the next one behind it."""
+    found = log.segments.active.find(offset)
+    assert found is not None
+    flip(Path(log.segments.active.log.path), (found[0] + MAGIC_AT) * 8)
+
+
+def read_again(how: str, partition: Partition, log: Log) -> Log:
+    """Have the producers' state read from the batches."""
+    if how == "truncation":
+        assert log.truncate_to(log.log_end_offset - 1)
+    else:
+        partition.close(log)
+        for path in partition.folder.glob("*.snapshot"):
+            path.unlink()
+        log = partition.open(clean=True)
+    log.high_watermark = log.log_end_offset
+    return log
+
+
+@pytest.mark.parametrize("how", ["truncation", "start"])
+def test_open_transactions_before_and_behind_damage_stay_open(tmp_path: Path, how: str) -> None:
+    partition = Partition(tmp_path / "topic-0", TopicConfig(index_interval_bytes=100))
+    log = partition.open(clean=True)
+    first = write(log, 1)
+    write_plain(log)
+    damaged = write_plain(log)
+    for _ in range(4):
+        write_plain(log)
+    second = write(log, 2)
+    write_plain(log)
+    damage_header(log, damaged)
+    log = read_again(how, partition, log)
+    assert log.last_stable_offset(log.high_watermark) == first
+    end(log, 1, commit=True)
+    log.high_watermark = log.log_end_offset
+    assert log.last_stable_offset(log.high_watermark) == second
+    partition.close(log)
+
+
+@pytest.mark.parametrize("how", ["truncation", "start"])
+@pytest.mark.parametrize("in_header", [True, False])
+def test_transaction_whose_marker_is_damaged_stays_open_until_its_records_go(
+    tmp_path: Path, how: str, in_header: bool
+) -> None:
+    partition = Partition(tmp_path / "topic-0", TopicConfig(index_interval_bytes=100))
+    log = partition.open(clean=True)
+    first = write(log, 1)
+    marker = end(log, 1, commit=False)
+    for _ in range(6):
+        write_plain(log)
+    if in_header:
+        damage_header(log, marker)
+    else:
+        found = log.segments.active.find(marker)
+        assert found is not None
+        flip(Path(log.segments.active.log.path), (found[0] + found[1].size - 1) * 8)
+    log = read_again(how, partition, log)
+    assert log.last_stable_offset(log.high_watermark) == first
+    log.advance_log_start(marker + 1)
+    assert log.last_stable_offset(log.high_watermark) == log.high_watermark
+    partition.close(log)

@@ -11,26 +11,23 @@ from odradek.config import TopicConfig
 from odradek.log.partition import epochs, replay
 from odradek.log.partition.producers import ProducerStates
 from odradek.log.records import records
-from odradek.log.records.batch import CorruptBatchError
 from odradek.log.records.records import BatchOptions
 from odradek.log.segment.files import fsync_path
 from odradek.protocol.errors import ErrorCode, KafkaError
-from tests.support.logs import START_MS, Partition, batch
+from tests.support.logs import START_MS, Partition, batch, flip
+
+MAGIC_AT = 16
 
 
-def test_producers_are_forgotten_where_their_batches_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = Partition(tmp_path / "topic-0", TopicConfig()).open(clean=True)
-    sent = BatchOptions(producer_id=7, producer_epoch=0, base_sequence=0)
+def test_producers_are_forgotten_where_their_batches_cannot_be_read(tmp_path: Path) -> None:
+    partition = Partition(tmp_path / "topic-0", TopicConfig(index_interval_bytes=50))
+    log = partition.open(clean=True)
+    sent = BatchOptions(producer_id=7, producer_epoch=0, base_sequence=1)
+    log.producers.forgetful = True
     log.append_as_leader(records.make([(None, b"first")], START_MS, sent), 0)
     for number in range(5):
         log.append_as_leader(batch(b"%d" % number), 0)
-
-    def damaged(*_: object) -> None:
-        raise CorruptBatchError(0, "batch length 31")
-
-    monkeypatch.setattr(replay, "rebuild", damaged)
+    flip(Path(log.segments.active.log.path), MAGIC_AT * 8)
     assert log.truncate_to(4)
     assert log.log_end_offset == 4
     assert log.failure is None

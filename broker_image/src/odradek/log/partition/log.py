@@ -35,7 +35,7 @@ from odradek.log.partition.segments import SegmentList
 from odradek.log.partition.start_offset import StartOffset
 from odradek.log.partition.validation import Prepared
 from odradek.log.records import batch, contents, incoming
-from odradek.log.records.batch import CorruptBatchError, Header, Origin
+from odradek.log.records.batch import Header, Origin
 from odradek.log.records.incoming import Batches
 from odradek.log.segment import files
 from odradek.log.segment.index import MAX_RELATIVE_OFFSET
@@ -531,21 +531,16 @@ class Log:
 
     def reload_producers(self) -> None:
         """Read the producers' state from the files again. Raises OSError."""
-        try:
-            replay.rebuild(
-                self.producers,
-                self.directory,
-                files.list_names(self.directory),
-                self.segments[:],
-                self.log_start_offset,
-                self.log_end_offset,
-                self.environment.now_ms(),
-                self.log_end_offset,
-            )
-        except CorruptBatchError as error:
-            # As after a crash: nothing is known of producers whose batches cannot be read.
-            logger.warning("%r: failed to rebuild producers' state: %s", self, error)
-            self.producers.clear(self.log_end_offset)
+        replay.rebuild(
+            self.producers,
+            self.directory,
+            files.list_names(self.directory),
+            self.segments[:],
+            self.log_start_offset,
+            self.log_end_offset,
+            self.environment.now_ms(),
+            self.log_end_offset,
+        )
 
     def skip_to(self, offset: int) -> None:
         """Let the log end with `offset`, without records up to there: its original lost them to

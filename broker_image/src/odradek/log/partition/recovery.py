@@ -88,7 +88,7 @@ def open_log(
     epochs_known = _load_epochs(log, known)
     former_epochs = log.epochs.entries
     segments = [Segment(directory, base, log.segment_settings()) for base in sorted(sizes)]
-    aborted_known = _load_aborted(segments, names, report)
+    torn = _load_aborted(segments, names, report)
     with _closed_on_failure(segments):
         first_dirty = _first_dirty(segments, known)
         for segment in segments[:first_dirty]:
@@ -108,7 +108,7 @@ def open_log(
         if not epochs_known:
             _rebuild_epochs(log, kept, report)
         _restore_last_epoch(log, unsure_epochs, end)
-        _finish(log, kept, end, known, names, aborted_known)
+        _finish(log, kept, end, known, names, torn)
     for segment in log.segments:
         segment.close_files()
     return log, report
@@ -125,11 +125,11 @@ def _closed_on_failure(segments: Iterable[Segment]) -> Iterator[None]:
         raise
 
 
-def _load_aborted(segments: list[Segment], names: Collection[str], report: Report) -> bool:
-    """Load the indexes of aborted transactions; return False when the batches must be read for
-    one of them. It stays as it is until then: recovery may break off.
+def _load_aborted(segments: list[Segment], names: Collection[str], report: Report) -> set[Segment]:
+    """Load the indexes of aborted transactions; return the segments of those for which the batches
+    must be read. They stay as they are until then: recovery may break off.
     """
-    is_sound = True
+    torn: set[Segment] = set()
     ends = [segment.base_offset for segment in segments[1:]]
     for segment, end in zip_longest(segments, ends):
         if os.path.basename(segment.aborted.path) in names:
@@ -137,8 +137,8 @@ def _load_aborted(segments: list[Segment], names: Collection[str], report: Repor
                 segment.aborted.load(segment.base_offset, end)
             except CorruptTransactionIndexError:
                 report.rebuilt.append(segment.aborted.path)
-                is_sound = False
-    return is_sound
+                torn.add(segment)
+    return torn
 
 
 def _load_epochs(log: Log, known: Checkpointed) -> bool:
@@ -328,7 +328,7 @@ def _finish(
     end: int,
     known: Checkpointed,
     names: Collection[str],
-    aborted_known: bool,
+    torn: set[Segment],
 ) -> None:
     """Set offsets, leader epochs and producers, and hand the segments to the log. Raises
     StoppedError.
@@ -351,25 +351,23 @@ def _finish(
     log.epochs.truncate_from_end(end + 1)
     log.epochs.truncate_from_start(start)
     now_ms = log.environment.now_ms()
-    if not aborted_known or any(segments[-1].aborted.since(end)):
-        with contextlib.suppress(CorruptBatchError):  # readers are told of damage
-            replay.rebuild_aborted(segments, end, log.environment.is_stopping)
-    try:
-        # A newer snapshot may be of records that a truncation removed.
-        replay.rebuild(
-            log.producers,
-            log.directory,
-            names,
-            segments,
-            start,
-            end,
-            now_ms,
-            recovery_point,
-            trusts_aborted=known.clean,
-            is_stopping=log.environment.is_stopping,
-        )
-    except CorruptBatchError:
-        log.producers.clear(end)  # the batches behind the damage are unknown
+    if any(segments[-1].aborted.since(end)):
+        torn.add(segments[-1])
+    if torn:
+        replay.rebuild_aborted(segments, torn, end, log.environment.is_stopping)
+    # A newer snapshot may be of records that a truncation removed.
+    replay.rebuild(
+        log.producers,
+        log.directory,
+        names,
+        segments,
+        start,
+        end,
+        now_ms,
+        recovery_point,
+        trusts_aborted=known.clean,
+        is_stopping=log.environment.is_stopping,
+    )
 
 
 def _tidy(log: Log, report: Report) -> set[str]:

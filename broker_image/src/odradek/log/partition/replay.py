@@ -1,6 +1,7 @@
 """Producer state from files: the newest usable snapshot, then the headers of later batches."""
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from odradek.log.partition.producers import (
     CorruptSnapshotError,
@@ -8,12 +9,14 @@ from odradek.log.partition.producers import (
     snapshot_offsets,
     snapshot_path,
 )
-from odradek.log.records import contents
-from odradek.log.records.batch import Header
+from odradek.log.records import batch, contents
+from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.records.contents import Marker
 from odradek.log.segment.files import StoppedError, read_file, remove_if_there
 from odradek.log.segment.segment import Segment
 from odradek.log.segment.transaction_index import AbortedTxn
+
+logger = logging.getLogger(__name__)
 
 
 def rebuild(
@@ -32,10 +35,10 @@ def rebuild(
     """Replace `states` by what `segments` say up to `log_end`, in one step; `names` are the files
     of the directory. What the segments' indexes of aborted transactions lack of that is added.
     Without `trusts_aborted`, what they say of later batches than the snapshot does not count: it
-    may be of batches that a crash undid.
+    may be of batches that a crash undid. Damaged batches are passed over.
 
     Snapshots outside (log start offset, `newest_snapshot`] and damaged ones are removed. Raises
-    CorruptBatchError and OSError, and StoppedError once `is_stopping`.
+    OSError, and StoppedError once `is_stopping`.
     """
     rebuilt = states.emptied()
     rebuilt.clear(log_start)
@@ -52,9 +55,8 @@ def rebuild(
         remove_if_there(path)
     if rebuilt.snapshot_offset >= 0 and not rebuilt.forgetful:
         # A snapshot lacks producers that expired before it: possible once the log is that old.
-        oldest = next((header for _, header in segments[0].scan(0)), None)
-        age_ms = 0 if oldest is None else now_ms - oldest.max_timestamp
-        rebuilt.forgetful = age_ms >= rebuilt.expiry_ms
+        oldest_ms = segments[0].first_timestamp() if segments[0].size else now_ms
+        rebuilt.forgetful = now_ms - oldest_ms >= rebuilt.expiry_ms
     if not trusts_aborted:
         for segment in segments:
             segment.aborted.truncate_to(rebuilt.end_offset)
@@ -72,17 +74,22 @@ def rebuild(
 
 
 def rebuild_aborted(
-    segments: Sequence[Segment], log_end: int, is_stopping: Callable[[], bool]
+    segments: Sequence[Segment],
+    torn: Container[Segment],
+    log_end: int,
+    is_stopping: Callable[[], bool],
 ) -> None:
-    """Make the indexes of aborted transactions anew, durably, from the headers of all batches.
+    """Make the indexes of aborted transactions of `torn` anew, durably, from the headers of the
+    batches of all `segments`.
 
-    Raises CorruptBatchError and OSError, and StoppedError, with nothing changed.
+    Raises OSError, and StoppedError, with nothing changed.
     """
     found: dict[Segment, list[AbortedTxn]] = {segment: [] for segment in segments}
     states = ProducerStates(expiry_ms=0)
     _replay(states, segments, log_end, lambda segment, one: found[segment].append(one), is_stopping)
     for segment, of_segment in found.items():
-        segment.aborted.replace(of_segment)
+        if segment in torn:
+            segment.aborted.replace(of_segment)
 
 
 def _replay(
@@ -97,14 +104,17 @@ def _replay(
         following = segments[number + 1].base_offset if number + 1 < len(segments) else log_end
         if following <= start or segment.size == 0:
             continue
-        first = segment.find(start)
-        if first is None:
-            continue
-        for position, header in segment.scan(first[0]):
+        for position, header in segment.scan_past_damage(start):
             if is_stopping():
                 raise StoppedError
-            if header.producer_id >= 0 and header.last_offset >= start:
-                marker = _marker_of(segment, position, header)
+            if header is None:
+                _note_damage(states, segment, position)
+            elif header.producer_id >= 0 and header.last_offset >= start:
+                try:
+                    marker = _marker_of(segment, position, header)
+                except CorruptBatchError:
+                    _note_damage(states, segment, position)
+                    continue
                 aborted = states.aborted_by(header, header.last_offset, marker)
                 if aborted is not None:
                     note_aborted(segment, aborted)
@@ -115,7 +125,24 @@ def _replay(
 
 
 def _marker_of(segment: Segment, position: int, header: Header) -> Marker | None:
-    """Return the marker of a control batch on disk, None for a data batch."""
+    """Return the marker of a control batch on disk, None for a data batch. Raises
+    CorruptBatchError.
+    """
     if not header.is_control:
         return None
-    return contents.marker_of(header, segment.read(position, header.size))
+    data = segment.read(position, header.size)
+    batch.check_crc(data, 0, header)
+    return contents.marker_of(header, data)
+
+
+def _note_damage(states: ProducerStates, segment: Segment, position: int) -> None:
+    """Readers get no batch of the damaged part. A transaction whose marker may be there stays open
+    until its producer's next marker, or until its records are deleted: better than to show records
+    of which nobody knows whether they are committed.
+    """
+    states.forgetful = True
+    logger.warning(
+        "%s: batches at position %d are damaged: failed to read what their producers did",
+        segment.log.path,
+        position,
+    )

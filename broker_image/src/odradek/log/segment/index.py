@@ -274,6 +274,29 @@ class OffsetIndex(_Index):
         """As `lookup`, one entry earlier."""
         return self._floor(offset - self.base_offset, back=1)[2]
 
+    def position_from(self, position: int) -> int | None:
+        """Return the lowest position of an entry that is not below `position`, None without one.
+
+        Raises CorruptIndexError.
+        """
+        unpack, size = self.ENTRY.unpack_from, self.ENTRY.size
+        with self._looking_up:
+            written, pending = self._ends
+            parts: list[tuple[bytearray | mmap.mmap, int]] = [(pending, len(pending) // size)]
+            if written:
+                parts.insert(0, (self._mapped(written), written))
+            for data, count in parts:
+                low, high = 0, count
+                while low < high:
+                    middle = (low + high) // 2
+                    if unpack(data, middle * size)[1] < position:
+                        low = middle + 1
+                    else:
+                        high = middle
+                if low < count:
+                    return int(unpack(data, low * size)[1])
+        return None
+
     def last(self) -> tuple[int, int]:
         """Return offset and position of the last entry; base offset and 0 when there is none."""
         entry = self._last_entry()

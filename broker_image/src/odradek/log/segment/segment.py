@@ -348,6 +348,20 @@ class Segment:
         finally:
             self.log.release()
 
+    def scan_past_damage(self, offset: int) -> Iterator[tuple[int, Header | None]]:
+        """As `scan`, from the batch with `offset` or one before; at damage, yield None for the
+        header, and go on with the next batch that the index knows.
+        """
+        at: int | None = self._checked_indexes().lookup(offset)
+        while at is not None:
+            try:
+                yield from self.scan(at)
+            except CorruptBatchError as error:
+                yield error.position, None
+                at = self.index.position_from(error.position + 1)
+            else:
+                return
+
     def read(self, position: int, length: int) -> bytes:
         """Return bytes of the log; fewer only at its end."""
         fd = self.log.acquire()
