@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from odradek.config import TopicConfig
-from odradek.log.partition import recovery
+from odradek.log.partition import cleaner, reading, recovery
 from odradek.log.partition.log import Log
+from odradek.log.partition.reading import aborted_between
+from odradek.log.records import batch
 from odradek.log.records.batch import Header
-from odradek.log.segment.files import StoppedError
+from odradek.log.segment.files import Region, SharedFile, StoppedError
 from odradek.log.segment.segment import TXN_INDEX_SUFFIX, Segment
-from tests.support.logs import Partition, flip
+from odradek.log.segment.transaction_index import AbortedTxn, TransactionIndex
+from tests.support.logs import START_MS, Partition, flip
+from tests.support.sampling import how_many
 from tests.support.transactions import aborted_in, end, write, write_plain
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
@@ -181,3 +188,124 @@ def test_transaction_whose_marker_is_damaged_stays_open_until_its_records_go(
     log.advance_log_start(marker + 1)
     assert log.last_stable_offset(log.high_watermark) == log.high_watermark
     partition.close(log)
+
+
+# -- what a read is told ------------------------------------------------------------------------
+
+
+def test_read_is_told_of_no_more_than_it_reads(tmp_path: Path) -> None:
+    log = Partition(tmp_path / "topic-0", TopicConfig(index_interval_bytes=100)).open(clean=True)
+    for _ in range(500):
+        write(log, 2)
+        end(log, 2, commit=False)
+    for offset in (0, 1, 500, 997):
+        with read(log, offset, 400) as (region, told):
+            assert len(region.read()) == 400 or offset > 990
+        assert 2 <= len(told) < 8
+        assert told == aborted_between(log.segments, offset, told[-1].first_offset + 1)
+
+
+@given(
+    actions=st.lists(st.tuples(st.integers(1, 3), st.sampled_from("wwca")), max_size=400),
+    reads=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 3000)), max_size=10),
+    segment_bytes=st.sampled_from([1000, 1 << 20]),
+)
+@settings(max_examples=how_many(30, full=1000), deadline=None)
+def test_each_read_is_told_of_all_that_was_aborted_in_it(
+    tmp_path_factory: pytest.TempPathFactory,
+    actions: list[tuple[int, str]],
+    reads: list[tuple[int, int]],
+    segment_bytes: int,
+) -> None:
+    config = TopicConfig(segment_bytes=segment_bytes, index_interval_bytes=300)
+    log = Partition(tmp_path_factory.mktemp("log") / "topic-0", config).open(clean=True)
+    for producer_id, action in actions:
+        if action == "w":
+            write(log, producer_id)
+        else:
+            end(log, producer_id, commit=action == "c")
+    log.high_watermark = log.log_end_offset
+    stable, known = log.last_stable_offset(log.high_watermark), aborted_in(log)
+    for offset, max_bytes in reads:
+        if offset >= stable:
+            continue
+        with read(log, offset, max_bytes, stable) as (region, told):
+            data = region.read()
+        assert set(told) <= set(known)
+        headers = [header for _, header in batch.scan(data)]
+        last = headers[-1].last_offset
+        assert {one for one in known if one.first_offset <= last and one.last_offset >= offset} <= {
+            *told
+        }
+    log.abandon()
+
+
+def test_many_short_transactions_hide_no_long_one(tmp_path: Path) -> None:
+    index = TransactionIndex(str(tmp_path / "x"))
+    known = [AbortedTxn(2, 2 * number + 1, 2 * number + 2, 0) for number in range(1000)]
+    known.append(AbortedTxn(1, 0, 2001, 2002))
+    index.replace(known)
+    for offset, upto in [(0, 1), (0, 3), (900, 910), (1990, 2001), (2001, 2002), (0, 2002)]:
+        told, is_all = index.between(offset, upto)
+        assert told == [
+            one for one in known if one.first_offset < upto and one.last_offset >= offset
+        ]
+        assert is_all
+
+
+@contextlib.contextmanager
+def read(
+    log: Log, offset: int, max_bytes: int, upto: int | None = None
+) -> Iterator[tuple[Region, list[AbortedTxn]]]:
+    piece = log.reader.plan(offset, max_bytes, upto, committed=True)
+    assert isinstance(piece.region, Region)
+    with piece.region:
+        yield piece.region, list(piece.aborted)
+
+
+def delete_records(log: Log) -> None:
+    log.advance_log_start(log.log_end_offset)
+
+
+def retain(log: Log) -> None:
+    delete_records(log)
+    assert log.apply_retention(only_hidden=True) > 2
+    log.delete_due()
+    assert log.segments[0].base_offset > 2
+
+
+def compact(log: Log) -> None:
+    before = log.segments[:]
+    dirty = cleaner.dirty_range(log, 0, START_MS)
+    cleaner.clean(log, dirty, 10_000, cleaner.Throttle())
+    assert log.segments[0] is not before[0]
+
+
+def truncate(log: Log) -> None:
+    log.truncate_to(1)
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, log: Log, change: Callable[[Log], None]) -> None:
+    """Change the log as soon as a read has its bytes, and before it is told what was aborted."""
+
+    def hold(file: SharedFile, position: int, length: int) -> Region:
+        region = Region(file, position, length)
+        change(log)
+        return region
+
+    monkeypatch.setattr(reading, "Region", hold)
+
+
+@pytest.mark.parametrize("change", [delete_records, retain, compact])
+def test_change_beside_a_read_hides_nothing_that_was_aborted(
+    log: Log, monkeypatch: pytest.MonkeyPatch, change: Callable[[Log], None]
+) -> None:
+    meanwhile(monkeypatch, log, change)
+    with read(log, 0, 1) as (_, told):
+        assert told[0] == AbortedTxn(2, 0, 1, 2)
+
+
+def test_read_beside_a_truncation_gets_nothing(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    meanwhile(monkeypatch, log, truncate)
+    piece = log.reader.plan(0, 1, committed=True)
+    assert (piece.region, piece.aborted) == (None, ())

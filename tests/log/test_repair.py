@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from odradek.config import TopicConfig
 from odradek.tools.log_repair import repair
 from tests.support.logs import Partition, batch, flip, read_all
-from tests.support.transactions import end, write
+from tests.support.transactions import aborted_in, end, write
 
 CONFIG = TopicConfig(segment_bytes=900, index_interval_bytes=50)
 
@@ -116,7 +116,7 @@ def test_markers_that_are_cut_off_are_no_more_in_the_index(partition: Partition)
     flip(path, (size - 1) * 8)
     assert run(partition.folder, "--execute").exit_code == 0
     log = partition.open(clean=True)
-    told = log.reader.aborted(0, log.log_end_offset)
+    told = aborted_in(log)
     assert [one.last_offset for one in told] == [marker - 2]
     partition.close(log)
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from odradek.config import TopicConfig
 from odradek.log.partition import cleaner, replay
 from odradek.log.partition.log import Log
+from odradek.log.partition.reading import aborted_between
 from odradek.log.segment.files import StoppedError
 from odradek.log.segment.segment import TXN_INDEX_SUFFIX
 from odradek.log.segment.transaction_index import AbortedTxn, TransactionIndex
@@ -144,9 +145,9 @@ def test_reader_is_told_what_was_aborted_within_its_range(log: Log) -> None:
     end(log, 1, commit=False)
     replicate(log)
     assert len(log.segments) > 3
-    told = log.reader.aborted(0, 3)
+    told = aborted_between(log.segments, 0, 3)
     assert [(one.producer_id, one.first_offset) for one in told] == [(2, 1), (1, long)]
-    told = log.reader.aborted(10, log.log_end_offset)
+    told = aborted_between(log.segments, 10, log.log_end_offset)
     assert [one.producer_id for one in told] == [2] * 16 + [1]
     assert all(one.last_offset >= 10 for one in told)
 
@@ -461,7 +462,7 @@ def test_any_history_reads_as_it_was_written(
         assert stable(log) == model.stable(log.log_end_offset)
         assert [one[:3] for one in aborted(log)] == model.aborted
     for offset in range(0, log.log_end_offset, 3):
-        told = log.reader.aborted(offset, offset + 5)
+        told = aborted_between(log.segments, offset, offset + 5)
         wanted = [one for one in model.aborted if one[1] < offset + 5 and one[2] >= offset]
         assert [one[:3] for one in told] == wanted
     log.abandon()

@@ -285,7 +285,13 @@ class SimulatedLog:
         return high_watermark
 
     def read(
-        self, offset: int, max_bytes: int, upto: int | None = None, *, min_one: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        upto: int | None = None,
+        *,
+        min_one: bool = True,
+        committed: bool = False,
     ) -> LogSlice:
         """Return whole batches from `offset` on, below `upto`."""
         with self._failure.guard():

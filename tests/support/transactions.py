@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from odradek.log.partition import reading
 from odradek.log.partition.log import Log
 from odradek.log.records import records
 from odradek.log.records.records import BatchOptions
@@ -42,7 +43,7 @@ def end(log: Log, producer_id: int, *, commit: bool) -> int:
 
 def aborted_in(log: Log) -> list[AbortedTxn]:
     """Return all aborted transactions that the log knows."""
-    return log.reader.aborted(log.log_start_offset, log.log_end_offset)
+    return reading.aborted_between(log.segments, log.log_start_offset, log.log_end_offset)
 
 
 def _copy(log: Log, pairs: list[tuple[bytes | None, bytes]], options: BatchOptions) -> int:

@@ -464,13 +464,17 @@ class FetchReader:
             pass
         elif spec.offset < end and (room > 0 or whole_batch):
             try:
-                piece = log.reader.plan(spec.offset, max(room, 0), end, min_one=whole_batch)
+                piece = log.reader.plan(
+                    spec.offset,
+                    max(room, 0),
+                    end,
+                    min_one=whole_batch,
+                    committed=limits.committed and replica_id < 0,
+                )
             except KafkaError as refusal:
                 result.error = refusal.code
             else:
-                result.region = piece.region
-                if limits.committed and piece.region is not None:
-                    result.aborted = log.reader.aborted(spec.offset, piece.upto)
+                result.region, result.aborted = piece.region, piece.aborted
                 if not piece.whole and not limits.strict:
                     # A reader takes an incomplete batch for one too large for it (KIP-74).
                     release([result])

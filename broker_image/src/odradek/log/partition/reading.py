@@ -10,6 +10,7 @@ Verifying reads from the disk; the replica layer does it in threads.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,8 +34,8 @@ class LogSlice(NamedTuple):
     first batch. `more` tells that bytes below the bound follow. The receiver closes the region.
 
     `unverified` lists what `verify` has to check before the slice is served; `truncations` is the
-    number of truncations of the log when the read was planned. The offsets in the region are below
-    `upto`.
+    number of truncations of the log when the read was planned. `aborted` are the aborted
+    transactions with offsets in the region, if they are asked for.
     """
 
     offset: int
@@ -43,7 +44,7 @@ class LogSlice(NamedTuple):
     unverified: tuple[UnverifiedRange, ...] = ()
     truncations: int = 0
     whole: bool = True
-    upto: int = 0
+    aborted: Sequence[AbortedTxn] = ()
 
     @property
     def length(self) -> int:
@@ -61,7 +62,9 @@ class TimestampOffset:
 
 
 class ReadPlan(NamedTuple):
-    """Which bytes answer a read."""
+    """Which bytes answer a read. Their offsets are below `upto`; `later` are the segments from
+    theirs on, if aborted transactions are asked for.
+    """
 
     segment: Segment | None
     position: int
@@ -71,6 +74,7 @@ class ReadPlan(NamedTuple):
     truncations: int = 0
     whole: bool = True
     upto: int = 0
+    later: Sequence[Segment] = ()
 
 
 _NOTHING = ReadPlan(None, 0, 0, False)
@@ -118,16 +122,23 @@ class LogReader:
     # -- planning -------------------------------------------------------------------------------
 
     def plan(
-        self, offset: int, max_bytes: int, upto: int | None = None, *, min_one: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        upto: int | None = None,
+        *,
+        min_one: bool = True,
+        committed: bool = False,
     ) -> LogSlice:
         """Plan a read from `offset`, of batches wholly below `upto` (default: log end offset).
 
-        With `min_one` the first batch is returned whole even if it is larger than `max_bytes`.
+        With `min_one` the first batch is returned whole even if it is larger than `max_bytes`. With
+        `committed` the reader is told of aborted transactions.
         Raises KafkaError: OFFSET_OUT_OF_RANGE below the log start offset or above the log end
         offset, CORRUPT_MESSAGE where the log is damaged, KAFKA_STORAGE_ERROR when the disk failed.
         """
         while True:
-            plan = self._plan(offset, max_bytes, upto, min_one)
+            plan = self._plan(offset, max_bytes, upto, min_one, committed)
             if plan.segment is None:
                 return LogSlice(offset, None, False, plan.unverified, plan.truncations)
             try:
@@ -136,6 +147,10 @@ class LogReader:
                 continue  # deleted or replaced since: the next plan sees that
             except OSError as error:
                 raise self._failure.storage_error(error) from error
+            aborted = aborted_between(plan.later, offset, plan.upto)
+            if committed and plan.truncations != self._segments.truncations:
+                region.close()  # the markers may be gone: another read knows what is decided now
+                return LogSlice(offset, None, more=False)
             return LogSlice(
                 offset,
                 region,
@@ -143,10 +158,12 @@ class LogReader:
                 plan.unverified,
                 plan.truncations,
                 plan.whole,
-                plan.upto,
+                aborted,
             )
 
-    def _plan(self, offset: int, max_bytes: int, upto: int | None, min_one: bool) -> ReadPlan:
+    def _plan(
+        self, offset: int, max_bytes: int, upto: int | None, min_one: bool, committed: bool
+    ) -> ReadPlan:
         self._failure.raise_if_unusable()
         segments = self._segments
         with segments.state_lock:
@@ -167,6 +184,8 @@ class LogReader:
                 entries[number - 1] if number else None,
                 None if last else entries[number + 1],
             )
+            # Of the same moment: one that leaves the log keeps its index.
+            later = entries[number:] if committed else ()
             fresh = last
             first = tail.find(offset, size) if fresh else None
             limit: int | None = size
@@ -180,7 +199,7 @@ class LogReader:
                     gap = UnverifiedRange(segment, offset, size, size, size, *around)
                     if next_base >= bound:
                         return ReadPlan(None, 0, 0, False, (gap,), truncations)
-                    onward = self._plan(next_base, max_bytes, upto, min_one)
+                    onward = self._plan(next_base, max_bytes, upto, min_one, committed)
                     return onward._replace(
                         unverified=(gap, *onward.unverified), truncations=truncations
                     )
@@ -190,7 +209,7 @@ class LogReader:
                 beyond = segment.find(bound, size)
                 limit = beyond[0] if beyond is not None else size
         except FileRetiredError:
-            return self._plan(offset, max_bytes, upto, min_one)
+            return self._plan(offset, max_bytes, upto, min_one, committed)
         except CorruptBatchError as error:
             raise self._failure.damaged(segment, error) from error
         except OSError as error:
@@ -207,8 +226,15 @@ class LogReader:
             unverified = (UnverifiedRange(segment, offset, position, piece_end, size, *around),)
         more = piece_end < limit or bound > next_base
         whole = piece_end >= min(first_end, limit)
-        upto = bound if bound < next_base else next_base
-        return ReadPlan(segment, position, length, more, unverified, truncations, whole, upto)
+        end = bound if bound < next_base else next_base
+        if piece_end < limit and any(map(len, (one.aborted for one in later))):
+            try:
+                end = min(segment.offset_behind(piece_end, limit) or end, end)
+            except FileRetiredError:
+                return self._plan(offset, max_bytes, upto, min_one, committed)
+            except OSError as error:
+                raise self._failure.storage_error(error) from error
+        return ReadPlan(segment, position, length, more, unverified, truncations, whole, end, later)
 
     def _out_of_range(self, offset: int) -> KafkaError:
         segments = self._segments
@@ -217,23 +243,6 @@ class LogReader:
             f"{offset} is not within {segments.log_start_offset} and {segments.log_end_offset} "
             f"of {self._failure.name}",
         )
-
-    def aborted(self, offset: int, upto: int) -> list[AbortedTxn]:
-        """Return the aborted transactions that have records from `offset` on and below `upto`.
-
-        An entry may be far behind its records: with the marker, in a later segment.
-        """
-        segments = self._segments
-        with segments.state_lock:
-            later = segments.entries[max(bisect_right(segments.bases, offset) - 1, 0) :]
-        found: list[AbortedTxn] = []
-        for segment in later:
-            for one in segment.aborted.since(offset):
-                if one.first_offset < upto:
-                    found.append(one)
-                if one.last_stable_offset >= upto:
-                    return found
-        return found
 
     # -- verification ---------------------------------------------------------------------------
 
@@ -295,3 +304,18 @@ class LogReader:
                         return self.offset_for_timestamp(timestamp)
                     raise self._failure.damaged(segment, error) from error
         return None
+
+
+def aborted_between(segments: Iterable[Segment], offset: int, upto: int) -> list[AbortedTxn]:
+    """Return the aborted transactions that have offsets from `offset` on and below `upto`, of
+    neighbouring segments from the one with `offset` on.
+
+    An entry may be far behind its records: with the marker, in a later segment.
+    """
+    found: list[AbortedTxn] = []
+    for segment in segments:
+        some, is_all = segment.aborted.between(offset, upto)
+        found += some
+        if is_all:
+            break
+    return found

@@ -274,8 +274,9 @@ class OffsetIndex(_Index):
         """As `lookup`, one entry earlier."""
         return self._floor(offset - self.base_offset, back=1)[2]
 
-    def position_from(self, position: int) -> int | None:
-        """Return the lowest position of an entry that is not below `position`, None without one.
+    def next_entry(self, position: int) -> tuple[int, int] | None:
+        """Return offset and position of the first entry whose position is not below this one; None
+        without one.
 
         Raises CorruptIndexError.
         """
@@ -294,7 +295,8 @@ class OffsetIndex(_Index):
                     else:
                         high = middle
                 if low < count:
-                    return int(unpack(data, low * size)[1])
+                    relative, found = unpack(data, low * size)
+                    return self.base_offset + relative, found
         return None
 
     def last(self) -> tuple[int, int]:

@@ -358,9 +358,24 @@ class Segment:
                 yield from self.scan(at)
             except CorruptBatchError as error:
                 yield error.position, None
-                at = self.index.position_from(error.position + 1)
+                entry = self.index.next_entry(error.position + 1)
+                at = entry[1] if entry is not None else None
             else:
                 return
+
+    def offset_behind(self, position: int, end: int) -> int | None:
+        """Return an offset above those of all batches that begin below `position`: that of the next
+        batch that the index knows, None where it knows none below `end`.
+        """
+        try:
+            entry = self._checked_indexes().next_entry(position)
+            if entry is not None and entry[1] < end:
+                for _, header in self.scan(entry[1], end):
+                    # If one of them is wrong, the higher one is surely not too low.
+                    return max(entry[0], header.base_offset)
+        except (CorruptIndexError, CorruptBatchError):
+            pass  # damage is reported to readers
+        return None
 
     def read(self, position: int, length: int) -> bytes:
         """Return bytes of the log; fewer only at its end."""

@@ -22,6 +22,8 @@ _ENTRY = struct.Struct(">hqqqq")
 _LAST_OFFSET = struct.Struct(">q")
 _LAST_OFFSET_AT = 18
 _VERSION = 0
+_RUN = 128
+_RUN_BYTES = _RUN * _ENTRY.size
 
 
 class CorruptTransactionIndexError(Exception):
@@ -37,19 +39,36 @@ class AbortedTxn(NamedTuple):
     last_stable_offset: int
 
 
+class _Entries:
+    """Entries as in the file, and the lowest first offset of each whole run of them."""
+
+    __slots__ = ("data", "lowest")
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray()
+        self.lowest: list[int] = []
+        self.add(data)
+
+    def add(self, entries: bytes) -> None:
+        self.data += entries
+        for run in range(len(self.lowest), len(self.data) // _RUN_BYTES):
+            fields = _ENTRY.iter_unpack(self.data[run * _RUN_BYTES : (run + 1) * _RUN_BYTES])
+            self.lowest.append(min(first for _, _, first, _, _ in fields))
+
+
 class TransactionIndex:
     """The index of one segment. One writer at a time; reads see what was appended before."""
 
-    __slots__ = ("_changed", "_data", "path")
+    __slots__ = ("_changed", "_entries", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
         # Grows in place; whatever makes it shorter makes another one, for readers in other threads.
-        self._data = bytearray()
+        self._entries = _Entries()
         self._changed = False
 
     def __len__(self) -> int:
-        return len(self._data) // _ENTRY.size
+        return len(self._entries.data) // _ENTRY.size
 
     def load(self, base_offset: int, end_offset: int | None) -> None:
         """Read the entries of the file. All markers are at `base_offset` or behind it, and below
@@ -72,42 +91,67 @@ class TransactionIndex:
             raise CorruptTransactionIndexError(
                 f"{self.path}: marker at {before}, not below {end_offset}"
             )
-        self._data = bytearray(data)
+        self._entries = _Entries(data)
 
     def since(self, offset: int) -> Iterator[AbortedTxn]:
         """Yield the transactions whose markers are at `offset` or behind it."""
-        data = self._data
+        data = self._entries.data
         for at in range(_first_since(data, offset) * _ENTRY.size, len(data), _ENTRY.size):
             yield AbortedTxn(*_ENTRY.unpack_from(data, at)[1:])
 
+    def between(self, offset: int, upto: int) -> tuple[list[AbortedTxn], bool]:
+        """Return the transactions that have offsets from `offset` on and below `upto`, and whether
+        none with a later marker has.
+
+        Runs of entries of transactions that begin at `upto` or later are passed over: there are
+        many of them where another transaction was open for long.
+        """
+        data, lowest = self._entries.data, self._entries.lowest
+        found: list[AbortedTxn] = []
+        number, count = _first_since(data, offset), len(data) // _ENTRY.size
+        while number < count:
+            run = number // _RUN
+            end = min((run + 1) * _RUN, count)
+            if run < len(lowest) and lowest[run] >= upto:
+                number = end - 1  # which may say that this is all
+            for fields in _ENTRY.iter_unpack(data[number * _ENTRY.size : end * _ENTRY.size]):
+                _, producer_id, first, last, stable = fields
+                if first < upto:
+                    found.append(AbortedTxn(producer_id, first, last, stable))
+                if stable >= upto:
+                    return found, True
+            number = end
+        return found, False
+
     def append(self, aborted: AbortedTxn) -> None:
         """Add a transaction, unless it is there already. Raises OSError."""
-        if _first_since(self._data, aborted.last_offset) == len(self):
+        if _first_since(self._entries.data, aborted.last_offset) == len(self):
             self._add(_ENTRY.pack(_VERSION, *aborted))
 
     def append_all(self, other: "TransactionIndex") -> None:
         """Add all transactions of a segment before which there are only those here."""
-        if other._data:
-            self._add(bytes(other._data))
+        if other._entries.data:
+            self._add(bytes(other._entries.data))
 
     def _add(self, entries: bytes) -> None:
         self._changed = True
         fd = files.open_file(self.path, os.O_WRONLY | os.O_CREAT)
         try:
-            files.write_all(fd, (entries,), len(self._data))
+            files.write_all(fd, (entries,), len(self._entries.data))
         finally:
             os.close(fd)
-        self._data += entries
+        self._entries.add(entries)
         self._changed = True  # again: a flush meanwhile may have had only a part of it
 
     def truncate_to(self, offset: int) -> None:
         """Forget the transactions whose markers are at `offset` or behind it. Raises OSError."""
-        size = _first_since(self._data, offset) * _ENTRY.size
-        if size == len(self._data):
+        data = self._entries.data
+        size = _first_since(data, offset) * _ENTRY.size
+        if size == len(data):
             return
         self._changed = True
         os.truncate(self.path, size)
-        self._data = self._data[:size]
+        self._entries = _Entries(bytes(data[:size]))
 
     def replace(self, found: Iterable[AbortedTxn]) -> None:
         """Have the file hold just these transactions, durably. Raises OSError."""
@@ -116,7 +160,7 @@ class TransactionIndex:
             files.write_atomically(self.path, data)
         else:
             files.remove_if_there(self.path)
-        self._data, self._changed = bytearray(data), False
+        self._entries, self._changed = _Entries(data), False
 
     def flush(self) -> None:
         """Make the entries durable. Raises OSError."""
