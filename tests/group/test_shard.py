@@ -99,7 +99,7 @@ def test_commits_of_kafkas_transactions_count_once_they_are_committed(
 ) -> None:
     read = shard()
     for number, data in enumerate(written):
-        read._take_batches(data, {}, number)
+        read._take_batches(number.to_bytes(8, "big") + data[8:], {}, number)
     assert read.offsets["g"][TopicPartition("t", 0)].offset == offset
 
 

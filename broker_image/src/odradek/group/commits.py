@@ -26,6 +26,7 @@ from odradek.group.shards import Shards
 from odradek.group.states import GroupState
 from odradek.log.records import records
 from odradek.log.records.batch import Origin
+from odradek.log.records.records import BatchOptions
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.values import OFFSETS_TOPIC, TopicPartition
@@ -47,6 +48,8 @@ GROUPS_AT_ONCE = 50
 
 NOBODY = -1
 """The partition of an offset that no group has, written to confirm the leadership."""
+
+_PLAIN = BatchOptions()
 
 # The error for the client if a write to __consumer_offsets fails, mapped as in Kafka.
 _APPEND_ERRORS = {
@@ -123,10 +126,46 @@ class Commits:
 
         `member` is (member id, instance id, generation).
         """
+        return await self._commit(group_id, member, None, commits)
+
+    async def commit_in_transaction(
+        self,
+        group_id: str,
+        member: tuple[str, str | None, int],
+        producer: tuple[int, int],
+        commits: Mapping[TopicPartition, CommittedOffset],
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Handle TxnOffsetCommit: return errors by partition.
+
+        The commits count once a marker commits the transaction of `producer` (id, epoch). `member`
+        is (member id, instance id, generation); "", None and -1 name none (KIP-447).
+        """
+        return await self._commit(group_id, member, producer, commits)
+
+    async def complete_transaction(
+        self, partition: int, producer_id: int, position: int, *, commits: bool
+    ) -> None:
+        """Let the offsets committed in a producer's transaction count, or drop them: the marker, at
+        log offset `position` of that partition of `__consumer_offsets`, is replicated.
+        """
+        shard = self._shards.at(partition)
+        if shard is not None:
+            await shard.end_transaction(producer_id, position, commits=commits)
+
+    async def _commit(
+        self,
+        group_id: str,
+        member: tuple[str, str | None, int],
+        producer: tuple[int, int] | None,
+        commits: Mapping[TopicPartition, CommittedOffset],
+    ) -> dict[TopicPartition, ErrorCode]:
         good, pairs = await slices.run(self._encoded_in_slices(group_id, commits))
         too_large = ErrorCode.OFFSET_METADATA_TOO_LARGE
         try:
-            error = await self._commit(group_id, member, good, pairs)
+            if producer is None:
+                error = await self._write(group_id, member, good, pairs)
+            else:
+                error = await self._write_in_transaction(group_id, member, producer, good, pairs)
         except KafkaError as refusal:
             error = too_large = refusal.code
         finally:
@@ -139,7 +178,7 @@ class Commits:
                 await slices.pause()
         return answers
 
-    async def _commit(
+    async def _write(
         self,
         group_id: str,
         member: tuple[str, str | None, int],
@@ -151,15 +190,14 @@ class Commits:
         Raises KafkaError for a group or member that may not commit.
         """
         is_large = len(pairs) > slices.STEPS_PER_SLICE
-        data = await asyncio.to_thread(records.make, pairs, self._now_ms()) if is_large else b""
+        data = await self._made_in_thread(pairs, _PLAIN) if is_large else b""
         # Nothing else runs between the check of the member and the append.
         shard = self._shards.of(group_id)
         self._check_member(shard, group_id, *member)
         if not good:
             return ErrorCode.NONE
-        for since in self._since_deletions:
-            since.setdefault(group_id, []).append(good)
-        with shard.writing():
+        self._note_for_deletions(group_id, good)
+        with shard.in_flight.commit(group_id, good):
             error, position = await self._append_batch(
                 shard, data or records.make(pairs, self._now_ms())
             )
@@ -170,11 +208,68 @@ class Commits:
                     else:
                         shard.take(group_id, good, position)
                 finally:
-                    self.stored += len(good)
-                    # It may have been deleted meanwhile. The later record creates a new one.
-                    if not shard.retired:
-                        self._group_of(shard, group_id)
+                    self._note_stored(shard, group_id, len(good))
         return error
+
+    async def _write_in_transaction(
+        self,
+        group_id: str,
+        member: tuple[str, str | None, int],
+        producer: tuple[int, int],
+        good: Mapping[TopicPartition, CommittedOffset],
+        pairs: Sequence[tuple[bytes, bytes | None]],
+    ) -> ErrorCode:
+        """Write commits of a transaction, and keep them until its end; return the outcome.
+
+        Raises KafkaError for a group, member or producer that may not commit.
+        """
+        producer_id, epoch = producer
+        if producer_id < 0:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        if epoch < 0:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+        options = BatchOptions(producer_id=producer_id, producer_epoch=epoch, transactional=True)
+        is_large = len(pairs) > slices.STEPS_PER_SLICE
+        data = await self._made_in_thread(pairs, options) if is_large else b""
+        # Nothing else runs between the check of the member and the append.
+        shard = self._shards.of_named(group_id)
+        group = shard.groups.get(group_id)
+        if group is None:
+            self._shards.check_room(group_id)
+            group = self._new_group(group_id)
+        error = group.transaction_error(*member)
+        if error is not ErrorCode.NONE or not good:
+            return error
+        if shard.source.log.config.message_magic < 2:
+            raise KafkaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+        self._group_of(shard, group_id)
+        self._note_for_deletions(group_id, good)
+        with shard.in_flight.commit_in_transaction(producer_id, group_id, good):
+            error, position = await self._append_batch(
+                shard, data or records.make(pairs, self._now_ms(), options)
+            )
+            # Replicas may not have acknowledged it. But it is in the log, and a marker may follow.
+            if position >= 0:
+                try:
+                    await shard.take_pending(producer_id, group_id, good, position)
+                finally:
+                    self._note_stored(shard, group_id, len(good))
+        return error
+
+    async def _made_in_thread(
+        self, pairs: Sequence[tuple[bytes, bytes | None]], options: BatchOptions
+    ) -> bytes:
+        return await asyncio.to_thread(records.make, pairs, self._now_ms(), options)
+
+    def _note_for_deletions(self, group_id: str, commits: Collection[TopicPartition]) -> None:
+        for since in self._since_deletions:
+            since.setdefault(group_id, []).append(commits)
+
+    def _note_stored(self, shard: Shard, group_id: str, count: int) -> None:
+        self.stored += count
+        # It may have been deleted meanwhile. The later record creates a new one.
+        if not shard.retired:
+            self._group_of(shard, group_id)
 
     def _encoded_in_slices(
         self, group_id: str, commits: Mapping[TopicPartition, CommittedOffset]
@@ -241,8 +336,19 @@ class Commits:
         except KafkaError as error:
             return error.code, {}
 
+    def unstable(self, group_id: str) -> set[TopicPartition]:
+        """Return the partitions whose offsets may be about to change, for OffsetFetch of version 7:
+        a commit is in flight, or its transaction has not ended (KIP-447).
+        """
+        try:
+            return self._shards.of(group_id).unstable_partitions(group_id)
+        except KafkaError:
+            return set()
+
     async def delete_group(self, group_id: str) -> ErrorCode:
-        """Handle DeleteGroups: delete an empty group and its offsets; else NON_EMPTY_GROUP."""
+        """Handle DeleteGroups: delete an empty group and its offsets, also those of transactions
+        that go on; else NON_EMPTY_GROUP.
+        """
         try:
             shard = self._shards.of(group_id)
         except KafkaError as refusal:
@@ -252,7 +358,7 @@ class Commits:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if group.state is not GroupState.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
-        partitions = [*shard.offsets.get(group_id, {})]
+        partitions = [*shard.partitions_of(group_id)]
         error = await self._delete(shard, group, partitions, whole=True)
         slices.discard(partitions)
         return error
@@ -279,14 +385,14 @@ class Commits:
         if group.state is not GroupState.EMPTY and group.protocol_type != "consumer":
             return ErrorCode.NON_EMPTY_GROUP, {}
         subscribed = group.subscribed_topics()
-        offsets = shard.offsets.get(group_id, {})
         if wanted is partitions:
-            wanted = [each for each in partitions if each in offsets]
+            wanted = [each for each in partitions if shard.has_commit(group_id, each)]
         empty = group.state is GroupState.EMPTY and not group.pending
-        whole = empty and len(partitions) > 0 and len(wanted) == len(offsets)
+        all_wanted = len(wanted) == len(shard.partitions_of(group_id))
+        whole = empty and len(partitions) > 0 and all_wanted
 
         def stays(each: TopicPartition) -> bool:
-            return each.topic in subscribed or each not in shard.offsets.get(group_id, {})
+            return each.topic in subscribed or not shard.has_commit(group_id, each)
 
         error = await self._delete(shard, group, wanted, whole=whole, stays=stays)
         answers: dict[TopicPartition, ErrorCode] = {}
@@ -305,10 +411,10 @@ class Commits:
         found: list[TopicPartition] = []
         for few in slices.cut(partitions, slices.KEYS_AT_ONCE):
             try:
-                offsets = self._shards.of(group_id).offsets.get(group_id, {})
+                shard = self._shards.of(group_id)
             except KafkaError:
                 return []
-            found += [each for each in few if each in offsets]
+            found += [each for each in few if shard.has_commit(group_id, each)]
             yield
         return found
 
@@ -338,8 +444,8 @@ class Commits:
             affected: list[tuple[Group, list[TopicPartition]]] = []
             steps = 0
             for group_id, group in [*shard.groups.items()]:
-                offsets = shard.offsets.get(group_id, {})
-                fewer, others = sorted((offsets.keys(), deleted), key=len)
+                known = shard.partitions_of(group_id)
+                fewer, others = sorted((known, deleted), key=len)
                 found: list[TopicPartition] = []
                 for few in slices.cut([*fewer], slices.KEYS_AT_ONCE):
                     found += [each for each in few if each in others]
@@ -380,9 +486,8 @@ class Commits:
         def stays(each: TopicPartition) -> bool:
             return any(each in commits for commits in since.get(group.group_id, ()))
 
-        offsets = shard.offsets.get(group.group_id, {})
         empty = group.state is GroupState.EMPTY and not group.pending
-        whole = empty and len(found) == len(offsets)
+        whole = empty and len(found) == len(shard.partitions_of(group.group_id))
         return await self._delete(shard, group, found, whole=whole, stays=stays)
 
     async def _delete(
@@ -424,14 +529,14 @@ class Commits:
             pairs.append((schemas.group_key(group_id), None))
         if not pairs:
             return ErrorCode.NONE
-        with shard.writing():
+        with shard.in_flight.one():
             error, position = await self._append(shard, pairs)
             if error is not ErrorCode.NONE or shard.retired:
                 return error
             shard.take(group_id, dict.fromkeys(partitions), position)
             untouched = shard.groups.get(group_id) is group and group.state is GroupState.EMPTY
             # A group stays if an offset was committed meanwhile.
-            if whole and untouched and group_id not in shard.offsets:
+            if whole and untouched and not shard.partitions_of(group_id):
                 group.retire(ErrorCode.GROUP_ID_NOT_FOUND)
                 del shard.groups[group_id]
                 shard.empty_since_ms.pop(group_id, None)
@@ -455,16 +560,16 @@ class Commits:
     async def _expire(self, shard: Shard, group: Group, now_ms: int) -> None:
         group_id = group.group_id
         since = shard.empty_since_ms.get(group_id, 0)
-        offsets = shard.offsets.get(group_id, {})
         at_first = group.state, group.generation
-        old = await slices.run(self._expired(group, offsets, since, now_ms))
+        old = await slices.run(self._expired(shard, group, since, now_ms))
         empty = group.state is GroupState.EMPTY and not group.pending
-        whole = empty and len(old) == len(shard.offsets.get(group_id, {}))
+        whole = empty and len(old) == len(shard.partitions_of(group_id))
         # Members may have come while there were many to look at.
         if (group.state, group.generation) == at_first and (old or whole):
 
             def stays(each: TopicPartition) -> bool:
-                return shard.offsets.get(group_id, {}).get(each) is not old[each]
+                offset = shard.offsets.get(group_id, {}).get(each)
+                return offset is not old[each] or shard.is_unstable(group_id, each)
 
             error = await self._delete(shard, group, old, whole=whole, stays=stays)
             if error is ErrorCode.NONE:
@@ -473,8 +578,8 @@ class Commits:
 
     def _expired(
         self,
+        shard: Shard,
         group: Group,
-        offsets: Mapping[TopicPartition, CommittedOffset],
         empty_since_ms: int,
         now_ms: int,
     ) -> Generator[None, None, dict[TopicPartition, CommittedOffset]]:
@@ -482,7 +587,9 @@ class Commits:
 
         In an empty group, the retention starts when it became empty, or at a later commit. In a
         group with members, only offsets of topics that it does not read expire, from the commit on.
+        None expires where another commit is in flight or pending in a transaction.
         """
+        offsets = shard.offsets.get(group.group_id, {})
         reads = group.subscribed_topics()
         if group.protocol_type is None:
             # Nobody ever joined: a consumer with manual assignment is alive while it commits.
@@ -501,6 +608,7 @@ class Commits:
                 if (
                     commit is not None
                     and partition.topic not in reads
+                    and not shard.is_unstable(group.group_id, partition)
                     and now_ms >= _expiry_ms(commit, empty_since_ms, retention_ms)
                 ):
                     old[partition] = commit

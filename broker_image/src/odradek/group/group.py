@@ -119,6 +119,22 @@ class Group:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE
 
+    def transaction_error(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Return why a producer may not commit for a member (KIP-447): FENCED_INSTANCE_ID,
+        UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION. No member id and no generation need none.
+        """
+        if self.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if self.members.static_members.get(instance_id or "", member_id) != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+        if member_id and member_id not in self.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if generation >= 0 and generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.NONE
+
     def _supports(self, spec: JoinSpec) -> bool:
         if not spec.protocol_type or not 0 < len(spec.protocols) <= MOST_PROTOCOLS:
             return False

@@ -6,10 +6,9 @@ Of each key the last record counts.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from odradek import slices
@@ -17,6 +16,8 @@ from odradek.coordination.shard import LedShard
 from odradek.group import offsets as schemas
 from odradek.group.group import Group
 from odradek.group.offsets import CommittedOffset, GroupKey, GroupValue
+from odradek.group.pending_offsets import PendingCommit, PendingOffsets
+from odradek.group.writes_in_flight import WritesInFlight
 from odradek.log.records import batch, contents
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.primitives import MalformedError
@@ -24,41 +25,15 @@ from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.log.partition.log import Log
+    from odradek.log.records.batch import Header
     from odradek.log.records.records import Record
     from odradek.replica.partition import Partition
 
 Changes: TypeAlias = Mapping[TopicPartition, CommittedOffset | None]
 
+TAKEN_AT_ONCE = slices.KEYS_AT_ONCE // 5
+
 logger = logging.getLogger(__name__)
-
-
-class PendingTransactions:
-    """The records of Kafka's transactions that no marker has committed or aborted yet.
-
-    This broker has no transactions. But a partition that Kafka wrote may contain transactional
-    commits, and those of aborted transactions do not count.
-    """
-
-    def __init__(self) -> None:
-        self._of_producer: dict[int, dict[bytes | None, Record]] = {}
-
-    def add(self, producer_id: int, found: Iterable[Record]) -> None:
-        """Keep records until their producer's next marker."""
-        self._of_producer.setdefault(producer_id, {}).update((one.key, one) for one in found)
-
-    def supersede(self, key: bytes | None) -> None:
-        """Forget the key's records: a later record counts, whatever the marker says."""
-        for kept in self._of_producer.values():
-            kept.pop(key, None)
-
-    def complete(self, producer_id: int, markers: Iterable[Record]) -> list[Record]:
-        """Return those of a producer's records that the markers commit."""
-        committed: list[Record] = []
-        for marker in markers:
-            kept = self._of_producer.pop(producer_id, {})
-            if contents.is_commit(marker):
-                committed.extend(kept.values())
-        return committed
 
 
 class Shard(LedShard):
@@ -68,13 +43,13 @@ class Shard(LedShard):
         super().__init__(source)
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        # The log offset of the last write per key, for keys with several writes in flight.
-        self._positions: dict[tuple[str, TopicPartition], int] = {}
-        self._writes = 0
+        self.in_flight = WritesInFlight()
         # Held while many changes are taken in slices; the other changes of that group meanwhile.
         self._taking = asyncio.Lock()
         self._meanwhile: dict[str, list[tuple[Changes, int]]] = {}
-        self._transactions = PendingTransactions()
+        self._pending = PendingOffsets()
+        # Markers that came before everything was loaded: producer, position, and if it commits.
+        self._early_markers: list[tuple[int, int, bool]] = []
         self.empty_since_ms: dict[str, int] = {}
         """When groups lost their last member, in ms of the wall clock, if that is known."""
 
@@ -105,7 +80,7 @@ class Shard(LedShard):
                 await slices.pause()
             if self.retired:
                 return
-        for some in slices.cut(self.offsets):
+        for some in slices.cut([*self.offsets, *self._pending.groups()]):
             for group_id in some:
                 if group_id not in groups:
                     groups[group_id] = new_group(group_id)
@@ -113,6 +88,12 @@ class Shard(LedShard):
                 await slices.pause()
             if self.retired:
                 return
+        with self.in_flight.one():
+            while self._early_markers:
+                # One that was read, too, ends nothing more.
+                await slices.run(self._ended_in_slices(*self._early_markers.pop(0)))
+        if self.retired:
+            return
         self.groups = groups
         self.loaded = True
         slices.discard(stored)
@@ -121,18 +102,15 @@ class Shard(LedShard):
         """Apply the whole batches in `data`; return the offset after the last one."""
         for at, header in batch.scan(data):
             found = self._decoded(data, at, header)
-            if header.is_control:
-                found = self._transactions.complete(header.producer_id, found)
-            elif header.is_transactional:
-                self._transactions.add(header.producer_id, found)
-                found = []
             for record in found:
-                self._transactions.supersede(record.key)
-                self._apply(record, stored)
+                if header.is_control:
+                    self._apply_marker(header.producer_id, contents.is_commit(record))
+                else:
+                    self._apply(record, stored, header)
             position = header.last_offset + 1
         return position
 
-    def _apply(self, record: Record, stored: dict[str, GroupValue]) -> None:
+    def _apply(self, record: Record, stored: dict[str, GroupValue], header: Header) -> None:
         if record.key is None:
             return
         try:
@@ -147,30 +125,24 @@ class Shard(LedShard):
                 partition = TopicPartition(sys.intern(key.topic), key.partition)
                 value = record.value
                 committed = None if value is None else schemas.decode_offset(value)
-                self._set(key.group, partition, committed)
+                commit = PendingCommit(key.group, partition, committed, header.base_offset)
+                if header.is_transactional:
+                    self._pending.add(header.producer_id, commit)
+                else:
+                    self._apply_commit(commit)
         except (schemas.UnknownRecordError, MalformedError) as error:
             logger.warning("__consumer_offsets-%d: skipping a record: %s", self.partition, error)
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """Mark a write in flight.
+    def _apply_marker(self, producer_id: int, commits: bool) -> None:
+        for commit in self._pending.of_producer(producer_id):
+            self._pending.remove(producer_id, commit)
+            if commits:
+                self._apply_commit(commit)
 
-        Log offsets of writes are kept only while several are in flight, to order them.
-        """
-        self._writes += 1
-        try:
-            yield
-        finally:
-            self._writes -= 1
-            if not self._writes:
-                self._forget_positions()
-
-    def _forget_positions(self) -> None:
-        if len(self._positions) > slices.FREED_AT_ONCE:
-            former, self._positions = self._positions, {}
-            slices.discard(former)
-        else:
-            self._positions.clear()
+    def _apply_commit(self, commit: PendingCommit) -> None:
+        group_id, partition, committed, position = commit
+        self._pending.supersede(group_id, partition, position)
+        self._set(group_id, partition, committed)
 
     def take(self, group_id: str, changes: Changes, position: int) -> None:
         """Apply commits, or deletions (None), whose records begin at log offset `position`.
@@ -181,8 +153,9 @@ class Shard(LedShard):
         if group_id in self._meanwhile:
             self._meanwhile[group_id].append((changes, position))
         for partition, committed in changes.items():
-            if self._is_latest(group_id, partition, position):
+            if self.in_flight.is_latest(group_id, partition, position):
                 self._set(group_id, partition, committed)
+                self._pending.supersede(group_id, partition, position)
 
     async def take_in_slices(self, group_id: str, changes: Changes, position: int) -> None:
         """As `take`, for many changes: they take effect at once, and even if the client goes, since
@@ -194,12 +167,9 @@ class Shard(LedShard):
             if not self.retired:
                 self.take(group_id, changes, position)
             raise
-        work = self._taken_in_slices(group_id, changes, position)
         try:
-            await slices.run(work)
+            await _to_the_end(self._taken_in_slices(group_id, changes, position))
         finally:
-            for _ in work:
-                pass
             self._taking.release()
 
     def _taken_in_slices(
@@ -208,7 +178,7 @@ class Shard(LedShard):
         former = self.offsets.get(group_id, {})
         following = dict(former)
         meanwhile = self._meanwhile[group_id] = []
-        for few in slices.cut(changes.items(), slices.KEYS_AT_ONCE // 5):
+        for few in slices.cut(changes.items(), TAKEN_AT_ONCE):
             self._replace(group_id, following, few, position)
             yield
             if self.retired:
@@ -229,19 +199,88 @@ class Shard(LedShard):
         position: int,
     ) -> None:
         for partition, committed in changes:
-            if not self._is_latest(group_id, partition, position):
+            if not self.in_flight.is_latest(group_id, partition, position):
                 continue
+            self._pending.supersede(group_id, partition, position)
             if committed is None:
                 offsets.pop(partition, None)
             else:
                 offsets[partition] = committed
 
-    def _is_latest(self, group_id: str, partition: TopicPartition, position: int) -> bool:
-        """Return whether no record of the partition at a later position was taken; note this."""
-        if position < self._positions.get((group_id, partition), -1):
-            return False
-        self._positions[group_id, partition] = position
-        return True
+    # --- transactions ---------------------------------------------------------------------------
+
+    async def take_pending(
+        self, producer_id: int, group_id: str, commits: Changes, position: int
+    ) -> None:
+        """Keep commits, appended at log offset `position`, until their transaction ends. It may
+        have ended meanwhile, and a later record may have superseded them.
+        """
+        await _to_the_end(self._pending_in_slices(producer_id, group_id, commits, position))
+
+    def _pending_in_slices(
+        self, producer_id: int, group_id: str, commits: Changes, position: int
+    ) -> Generator[None, None, None]:
+        for few in slices.cut(commits.items(), TAKEN_AT_ONCE):
+            if self.retired:
+                return
+            outcome = self.in_flight.outcome(producer_id, position)
+            if outcome is None:
+                for partition, committed in few:
+                    if not self.in_flight.is_superseded(group_id, partition, position):
+                        commit = PendingCommit(group_id, partition, committed, position)
+                        self._pending.add(producer_id, commit)
+            elif outcome:
+                self.take(group_id, dict(few), position)
+            if len(few) == TAKEN_AT_ONCE:
+                yield
+
+    async def end_transaction(self, producer_id: int, position: int, *, commits: bool) -> None:
+        """Let the commits of a producer count, or drop them: its marker is at log offset
+        `position`. No offset changes and is stable while this goes on.
+        """
+        if not self.loaded:
+            self._early_markers.append((producer_id, position, commits))
+            return
+        with self.in_flight.one():
+            self.in_flight.note_marker(producer_id, position, commits=commits)
+            await _to_the_end(self._ended_in_slices(producer_id, position, commits))
+
+    def _ended_in_slices(
+        self, producer_id: int, position: int, commits: bool
+    ) -> Generator[None, None, None]:
+        for few in slices.cut(self._pending.of_producer(producer_id), TAKEN_AT_ONCE):
+            if self.retired:
+                return
+            for commit in few:
+                if commit.position >= position:
+                    continue
+                if commits:
+                    changes = {commit.partition: commit.committed}
+                    self.take(commit.group_id, changes, commit.position)
+                self._pending.remove(producer_id, commit)
+            if len(few) == TAKEN_AT_ONCE:
+                yield
+
+    def is_unstable(self, group_id: str, partition: TopicPartition) -> bool:
+        """Return whether a commit is in flight, or pending in a transaction."""
+        return partition in self._pending.partitions_of(group_id) or any(
+            partition in commits for commits in self.in_flight.commits_of(group_id)
+        )
+
+    def unstable_partitions(self, group_id: str) -> set[TopicPartition]:
+        """Return the partitions in which a commit of the group is in flight or pending."""
+        pending = self._pending.partitions_of(group_id)
+        return set(pending).union(*self.in_flight.commits_of(group_id))
+
+    def partitions_of(self, group_id: str) -> Collection[TopicPartition]:
+        """Return the partitions in which a group has an offset, or an unstable one."""
+        offsets = self.offsets.get(group_id, {}).keys()
+        unstable = self.unstable_partitions(group_id)
+        return offsets | unstable if unstable else offsets
+
+    def has_commit(self, group_id: str, partition: TopicPartition) -> bool:
+        """Return whether a group has an offset in a partition, or an unstable one."""
+        return partition in self.offsets.get(group_id, {}) or self.is_unstable(group_id, partition)
 
     def _set(
         self, group_id: str, partition: TopicPartition, committed: CommittedOffset | None
@@ -280,9 +319,19 @@ class Shard(LedShard):
                 group.retire(ErrorCode.NOT_COORDINATOR)
             except Exception:
                 logger.exception("group %s: failed to answer its members", group.group_id)
-        self._forget_positions()
+        self.in_flight.forget_positions()
+        self._pending.discard()
         slices.discard(*offsets.values())
         slices.discard(groups, offsets)
+
+
+async def _to_the_end(work: Generator[None, None, None]) -> None:
+    """Run work, at once if the client goes meanwhile: its records are in the log."""
+    try:
+        await slices.run(work)
+    finally:
+        for _ in work:
+            pass
 
 
 def _restored(group: Group, value: GroupValue, now_ms: int) -> Group:

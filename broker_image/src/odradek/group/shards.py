@@ -76,6 +76,12 @@ class Shards(LedShards[Shard]):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
 
+    def at(self, index: int) -> Shard | None:
+        """Return the shard of a partition, which may still be loading; None: another broker leads
+        the partition.
+        """
+        return self._current(index)
+
     def of_named(self, group_id: str) -> Shard:
         """As `of`, for what needs a group with a name; else raise KafkaError INVALID_GROUP_ID.
 
