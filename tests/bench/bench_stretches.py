@@ -487,6 +487,7 @@ async def main() -> None:
                 registration=Registered(),
                 producer_ids=ProducerIdManager(replicas.session, 1),  # type: ignore[arg-type]
                 groups=groups,
+                transactions=None,  # type: ignore[arg-type]
                 metrics=BrokerMetrics(),
                 random=Random(1),
             )

@@ -54,6 +54,7 @@ def broker(replicas: Replicas) -> Broker:
         registration=Registered(),
         producer_ids=ProducerIdManager(replicas.session, 1),  # type: ignore[arg-type]
         groups=SimpleNamespace(forget_partitions=lambda deleted: None),  # type: ignore[arg-type]
+        transactions=SimpleNamespace(),  # type: ignore[arg-type]
         metrics=BrokerMetrics(),
         random=Random(1),
     )

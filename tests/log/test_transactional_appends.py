@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -165,5 +166,5 @@ def test_transactional_batches_need_a_transactional_id_and_a_producer_id(
 def test_clients_write_no_markers(log: Log) -> None:
     data = contents.make_marker(7, 0, Marker(5, True), START_MS)
     for origin in (Origin.CLIENT, Origin.TRANSACTIONAL_CLIENT):
-        code = refusal(lambda origin=origin: log.append_as_leader(data, 0, origin=origin))
+        code = refusal(partial(log.append_as_leader, data, 0, origin=origin))
         assert code is ErrorCode.INVALID_RECORD

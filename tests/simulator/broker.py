@@ -232,6 +232,7 @@ class Broker:
             session=session,
             controller=self.controller,
             groups=None,  # type: ignore[arg-type]
+            transactions=None,  # type: ignore[arg-type]
             registration=registration,
             producer_ids=None,  # type: ignore[arg-type]
             metrics=SimpleNamespace(  # type: ignore[arg-type]

@@ -69,7 +69,9 @@ from odradek.security.acl_watcher import AclWatcher
 from odradek.security.authorizer import Authorizer
 from odradek.security.credentials import ScramCredentials
 from odradek.security.listeners import BrokerSecurity
-from odradek.values import OFFSETS_TOPIC, BrokerId
+from odradek.transaction.coordinator import TransactionCoordinator
+from odradek.transaction.markers import ClusterLeaders
+from odradek.values import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerId
 from odradek.zk import admin, registration, znodes
 from odradek.zk.producer_ids import ProducerIdManager
 from odradek.zk.session import Session
@@ -451,6 +453,16 @@ class Server:
             self._replicas.role_confirmed,
             quarantines=self._quarantines,
         )
+        producer_ids = ProducerIdManager(self._session, config.broker_id)
+        self._transactions = TransactionCoordinator(
+            config,
+            self._replicas,
+            PartitionCount(session, TRANSACTIONS_TOPIC),
+            producer_ids,
+            ClusterLeaders(self._metadata, session),
+            partial(self._connect, purpose="transactions", reuse_frames=False),
+            self._quarantines,
+        )
         quotas = self._quotas
         broker = Broker(
             config=config,
@@ -461,7 +473,8 @@ class Server:
             controller=self._controller,
             groups=self._groups,
             registration=self._registration,
-            producer_ids=ProducerIdManager(self._session, config.broker_id),
+            transactions=self._transactions,
+            producer_ids=producer_ids,
             metrics=self._metrics,
             random=Random(),  # noqa: S311 (spreads replicas, no secrets)
             authorizer=self._authorizer,
@@ -519,12 +532,18 @@ class Server:
             of_ip = dict(self._quotas.limits.max_connections_of_ip)
         self._quotas.change_limits(_limits(config, of_ip))
 
-    def _connect(self, broker_id: int) -> PeerClient | None:
+    def _connect(
+        self, broker_id: int, *, purpose: str = "fetcher", reuse_frames: bool = True
+    ) -> PeerClient | None:
         address = self._metadata.endpoint(broker_id, self._config.inter_broker_listener_name)
         if address is None:
             return None
-        name = f"broker-{self._config.broker_id}-fetcher"
-        return PeerClient(*address, name, security=self._security.of_peers(), reuse_frames=True)
+        return PeerClient(
+            *address,
+            f"broker-{self._config.broker_id}-{purpose}",
+            security=self._security.of_peers(),
+            reuse_frames=reuse_frames,
+        )
 
     async def _broker_hosts(self) -> set[str]:
         """Return the hosts of the live brokers, as the controller told them."""
@@ -591,6 +610,7 @@ class Server:
                 tasks.create_task(self._replicas.run(), name="replicas"),
                 tasks.create_task(self._logs.run(), name="logs"),
                 tasks.create_task(self._groups.run(), name="groups"),
+                tasks.create_task(self._transactions.run(), name="transactions"),
                 tasks.create_task(self._topic_configs.run(), name="topic settings"),
                 tasks.create_task(self._registration.run(), name="registration"),
                 tasks.create_task(
@@ -662,6 +682,7 @@ class Server:
             except TimeoutError:
                 logger.warning("failed to move all leaderships in time; stopping")
         self._groups.close()
+        await self._transactions.close()
         self._replicas.close()
         self._metadata.close()
         async with asyncio.TaskGroup() as closing:

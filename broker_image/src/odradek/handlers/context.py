@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from odradek.replica.manager import ReplicaManager
     from odradek.replica.metadata import MetadataCache
     from odradek.security.authorizer import Authorizer
+    from odradek.transaction.coordinator import TransactionCoordinator
     from odradek.zk.producer_ids import ProducerIdManager
     from odradek.zk.session import Session
 
@@ -78,6 +79,7 @@ class Broker:
     session: Session
     controller: Controller
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     registration: CurrentRegistration
     producer_ids: ProducerIdManager
     metrics: BrokerMetrics

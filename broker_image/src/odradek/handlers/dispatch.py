@@ -37,6 +37,9 @@ from odradek.handlers import (
     sasl,
     topic_rules,
     topics,
+    transaction_markers,
+    transaction_rules,
+    transactions,
     user_credentials,
 )
 from odradek.handlers.context import Broker, RequestContext
@@ -141,6 +144,25 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext
         4,
         offsets.offset_for_leader_epoch,
         topic_rules.offset_for_leader_epoch,
+    ),
+    ApiKey.ADD_PARTITIONS_TO_TXN: (
+        0,
+        3,
+        transactions.add_partitions_to_txn,
+        transaction_rules.add_partitions_to_txn,
+    ),
+    ApiKey.ADD_OFFSETS_TO_TXN: (
+        0,
+        3,
+        transactions.add_offsets_to_txn,
+        transaction_rules.add_offsets_to_txn,
+    ),
+    ApiKey.END_TXN: (0, 3, transactions.end_txn, transaction_rules.end_txn),
+    ApiKey.WRITE_TXN_MARKERS: (
+        0,
+        1,
+        transaction_markers.write_txn_markers,
+        rules.of_brokers(rules.refuse_markers),
     ),
     ApiKey.DESCRIBE_ACLS: (
         0,
@@ -270,6 +292,7 @@ _OF_BROKERS = frozenset(
         ApiKey.STOP_REPLICA,
         ApiKey.UPDATE_METADATA,
         ApiKey.CONTROLLED_SHUTDOWN,
+        ApiKey.WRITE_TXN_MARKERS,
     }
 )
 # The version from which on an answer has about as many elements as its request.

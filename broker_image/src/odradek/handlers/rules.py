@@ -27,6 +27,7 @@ from odradek.protocol.messages import (
     groups,
     producers,
     sasl,
+    transactions,
 )
 from odradek.security.acls import CLUSTER_NAME, AclOperation, ResourceType
 
@@ -100,6 +101,33 @@ def answer(make: Callable[..., object]) -> Refusal:
         return make(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
     return refuse
+
+
+async def refuse_markers(
+    request: transactions.WriteTxnMarkersRequest, context: RequestContext
+) -> transactions.WriteTxnMarkersResponse:
+    """Refuse each partition of each marker."""
+    refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return transactions.WriteTxnMarkersResponse(
+        markers=[
+            transactions.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    transactions.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            transactions.WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=refused
+                            )
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
 
 
 async def refuse_leader_and_isr(

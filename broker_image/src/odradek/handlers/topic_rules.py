@@ -51,6 +51,8 @@ async def produce(
 ) -> object:
     """Need Write on the transactional id, if there is one, and on each topic."""
     denied = TOPIC_DENIED
+    passed: list[Any] = []
+    refused: list[Any] = request.topic_data
     if request.transactional_id is not None and not allowed(
         broker,
         context,
@@ -59,7 +61,6 @@ async def produce(
         request.transactional_id,
     ):
         denied = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        passed, refused = [], request.topic_data
     else:
         passed, refused = await _split(broker, context, AclOperation.WRITE, request.topic_data)
     if not refused:

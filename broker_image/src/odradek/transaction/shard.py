@@ -34,6 +34,8 @@ class TransactionShard(LedShard):
     def __init__(self, source: Partition) -> None:
         super().__init__(source)
         self.entries: dict[str, TransactionEntry] = {}
+        self.confirmed = False
+        """Whether all that was read is committed: before, nobody acts upon it."""
         self._epoch = source.leader_epoch
 
     @property

@@ -1,0 +1,87 @@
+"""WriteTxnMarkers: leaders write the ends of transactions, for their coordinators (KIP-98).
+
+A marker is answered once it is committed: then readers of committed records may see the
+transaction's records, or skip them, and the offsets that a group committed in it count, or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from odradek import slices
+from odradek.clock import wall_ms
+from odradek.handlers.context import Broker, RequestContext
+from odradek.log.records import contents
+from odradek.log.records.batch import Origin
+from odradek.log.records.contents import Marker
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from odradek.replica.appends import ACKS_ALL, Appended, AppendOutcome
+from odradek.values import OFFSETS_TOPIC, TopicPartition
+
+
+async def write_txn_markers(
+    broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
+) -> WriteTxnMarkersResponse:
+    """Write the markers, each to the partitions of it that this broker leads."""
+    begun: list[tuple[WritableTxnMarker, Appended]] = []
+    for few in slices.cut(request.markers):
+        begun += [(marker, await _begin(broker, marker)) for marker in few]
+        if len(few) == slices.STEPS_PER_SLICE:
+            await slices.pause()
+    results = []
+    for marker, appended in begun:
+        await appended.acknowledged()
+        for outcome in appended.outcomes:
+            if outcome.key.topic == OFFSETS_TOPIC and outcome.error is ErrorCode.NONE:
+                await broker.groups.commits.complete_transaction(
+                    outcome.key.partition,
+                    marker.producer_id,
+                    commits=marker.transaction_result,
+                    position=outcome.base_offset,
+                )
+        results.append(
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id, topics=[*_by_topic(appended.outcomes)]
+            )
+        )
+    return WriteTxnMarkersResponse(markers=results)
+
+
+async def _begin(broker: Broker, marker: WritableTxnMarker) -> Appended:
+    data = contents.make_marker(
+        marker.producer_id,
+        marker.producer_epoch,
+        Marker(marker.coordinator_epoch, marker.transaction_result),
+        wall_ms(),
+    )
+    entries = [
+        (TopicPartition(topic.name, index), data)
+        for topic in marker.topics
+        for index in topic.partition_indexes
+    ]
+    return await broker.replicas.begin_append(
+        entries, ACKS_ALL, broker.config.request_timeout_ms, Origin.COORDINATOR
+    )
+
+
+def _by_topic(outcomes: list[AppendOutcome]) -> Iterator[WritableTxnMarkerTopicResult]:
+    """Yield the results by topic: outcomes have the order of the request."""
+    for topic, some in groupby(outcomes, key=lambda one: one.key.topic):
+        yield WritableTxnMarkerTopicResult(
+            name=topic,
+            partitions=[
+                WritableTxnMarkerPartitionResult(
+                    partition_index=one.key.partition, error_code=one.error
+                )
+                for one in some
+            ],
+        )

@@ -1,0 +1,336 @@
+"""The coordinator of the transactional ids whose `__transaction_state` partition this broker leads.
+
+An id belongs to partition abs(hash(id)) mod n, and that partition's leader coordinates it (KIP-98).
+`decisions` says what a request does to an id; this module writes the records, has markers sent, and
+runs the timers. What was decided counts once its record is acknowledged by all in-sync replicas.
+After a write whose outcome is unknown, the partition is read again: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Final, Protocol
+
+from odradek import slices
+from odradek.clock import monotonic_ms, wall_ms
+from odradek.coordination.partitioning import PartitionCount
+from odradek.coordination.replicas import Replicas
+from odradek.log.records import records as batches
+from odradek.log.records.batch import Origin
+from odradek.net.client import PeerClient
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.quarantine import Quarantines, Work
+from odradek.transaction import decisions, records
+from odradek.transaction.decisions import Answer, ProducerIdNeeded, Write
+from odradek.transaction.markers import EndedTransaction, FencedError, Leaders, MarkerSender
+from odradek.transaction.shard import TransactionShard
+from odradek.transaction.shards import TransactionShards
+from odradek.transaction.states import PREPARED, TransactionState
+from odradek.transaction.transaction import ProducerIdAndEpoch, Transaction, TransactionEntry
+from odradek.values import TopicPartition
+
+if TYPE_CHECKING:
+    from odradek.config import BrokerConfig
+
+TICK_S: Final = 1.0
+WRITE_TIMEOUT_MS: Final = 5_000
+"""How long replicas may take to acknowledge a record, as for a group's."""
+RETRY_S: Final = 0.5
+EXPIRED_AT_ONCE: Final = 50
+"""Ids whose tombstones are written at the same time."""
+
+# Nothing was written.
+_REFUSALS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+# The record may be in the log, or come into it.
+_UNKNOWN_OUTCOMES: Final = {
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+
+logger = logging.getLogger(__name__)
+
+
+class ProducerIds(Protocol):
+    """What the coordinator needs of the `ProducerIdManager`."""
+
+    async def take(self) -> int:
+        """Return an id that nobody has. Raises KafkaError."""
+
+
+class TransactionCoordinator:
+    """Built and run by the server. Every method belongs to the event loop."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        replicas: Replicas,
+        partition_count: PartitionCount,
+        producer_ids: ProducerIds,
+        leaders: Leaders,
+        connect: Callable[[int], PeerClient | None],
+        quarantines: Quarantines,
+        clock_ms: Callable[[], int] = monotonic_ms,
+        now_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        self._config = config
+        self._replicas = replicas
+        self.partition_count = partition_count
+        self._producer_ids = producer_ids
+        self._quarantines = quarantines
+        self._clock_ms = clock_ms
+        self._now_ms = now_ms
+        self._shards = TransactionShards(
+            replicas,
+            partition_count,
+            config.transaction_state_log_load_buffer_size,
+            self._confirm,
+            lambda shard: None,
+            clock_ms,
+            quarantines,
+        )
+        self._markers = MarkerSender(
+            leaders, connect, config.request_timeout_ms, self._shards.spawn
+        )
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, named: ProducerIdAndEpoch | None
+    ) -> Answer:
+        """Handle InitProducerId; `named` is what the producer says that it was until now."""
+        spare: int | None = None
+        try:
+            while True:
+                shard = self._shard_of(transactional_id)
+                entry = shard.entries.get(transactional_id) or TransactionEntry(transactional_id)
+                found = decisions.initialize(entry, timeout_ms, named, spare, self._now_ms())
+                if not isinstance(found, ProducerIdNeeded):
+                    return await self._carried_out(shard, entry, found)
+                spare = await self._producer_ids.take()
+        except KafkaError as refusal:
+            return Answer(refusal.code)
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: AbstractSet[TopicPartition],
+    ) -> ErrorCode:
+        """Handle AddPartitionsToTxn, and AddOffsetsToTxn with the group's partition."""
+        try:
+            shard = self._shard_of(transactional_id)
+        except KafkaError as refusal:
+            return refusal.code
+        entry = shard.entries.get(transactional_id) or TransactionEntry(transactional_id)
+        found = decisions.add_partitions(entry, producer, partitions, self._now_ms())
+        return (await self._carried_out(shard, entry, found)).error
+
+    async def end(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, commits: bool
+    ) -> ErrorCode:
+        """Handle EndTxn: the outcome is durable with the answer, and markers follow."""
+        try:
+            shard = self._shard_of(transactional_id)
+        except KafkaError as refusal:
+            return refusal.code
+        entry = shard.entries.get(transactional_id) or TransactionEntry(transactional_id)
+        found = decisions.end(entry, producer, commits, self._now_ms())
+        return (await self._carried_out(shard, entry, found)).error
+
+    def _shard_of(self, transactional_id: str) -> TransactionShard:
+        """Return the shard of an id. Raises KafkaError as `LedShards.of`."""
+        shard = self._shards.of(transactional_id)
+        if not shard.confirmed:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard
+
+    # --- writes -------------------------------------------------------------------------------
+
+    async def _carried_out(
+        self, shard: TransactionShard, entry: TransactionEntry, found: Answer | Write
+    ) -> Answer:
+        """Return the answer of a decision once its record is written.
+
+        The write goes on if the client goes. Nothing else runs between a decision and its begin.
+        """
+        if isinstance(found, Answer):
+            return found
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        entry.begin(found.following)
+        shard.entries[entry.transactional_id] = entry
+
+        async def write() -> None:
+            error = await self._write(shard, entry, found.following)
+            if not done.done():
+                done.set_result(error)
+
+        self._shards.spawn(write())
+        error = await done
+        return found.answer if error is ErrorCode.NONE else Answer(error)
+
+    async def _write(
+        self, shard: TransactionShard, entry: TransactionEntry, following: Transaction
+    ) -> ErrorCode:
+        """Write the record of the pending state; return the error for the client."""
+        try:
+            error = await self._append(shard, [records.encode(following)])
+        except Exception as failure:
+            self._quarantines.note(Work.TRANSACTION, shard.source.key, failure, "reading it again")
+            error = ErrorCode.UNKNOWN_SERVER_ERROR
+        if shard.retired:
+            return ErrorCode.NOT_COORDINATOR
+        if error is ErrorCode.NONE:
+            entry.settle()
+            if entry.current is None:
+                shard.entries.pop(entry.transactional_id, None)
+            elif entry.current.state in PREPARED:
+                self._shards.spawn(self._finish(shard, entry))
+            return error
+        if error in _REFUSALS:
+            entry.give_up()
+            if entry.current is None:
+                shard.entries.pop(entry.transactional_id, None)
+            return _REFUSALS[error]
+        logger.info("%s: a write ended with %s; reading it again", shard.source.key, error.name)
+        self._shards.reload(shard)
+        return _UNKNOWN_OUTCOMES.get(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    async def _append(
+        self, shard: TransactionShard, pairs: Collection[tuple[bytes, bytes | None]]
+    ) -> ErrorCode:
+        outcomes = await self._replicas.append(
+            [(shard.source.key, batches.make(pairs, self._now_ms()))],
+            -1,
+            WRITE_TIMEOUT_MS,
+            Origin.COORDINATOR,
+        )
+        return outcomes[0].error
+
+    # --- markers ------------------------------------------------------------------------------
+
+    async def _finish(self, shard: TransactionShard, entry: TransactionEntry) -> None:
+        """Have the markers of a prepared transaction written, and then complete it."""
+        current = entry.current
+        assert current is not None
+        ended = EndedTransaction(
+            current.transactional_id,
+            current.producer_id,
+            current.epoch,
+            shard.coordinator_epoch,
+            current.state is TransactionState.PREPARE_COMMIT,
+        )
+        try:
+            await self._markers.send(ended, current.partitions, lambda: not shard.retired)
+        except FencedError as fenced:
+            logger.warning(
+                "transactional id %s: %s: another coordinator ends its transaction",
+                current.transactional_id,
+                fenced,
+            )
+            return
+        while not shard.retired:
+            found = decisions.complete(entry, self._now_ms())
+            entry.begin(found.following)
+            if await self._write(shard, entry, found.following) is ErrorCode.NONE:
+                return
+            if entry.pending is not None:
+                return  # the partition is read again
+            await asyncio.sleep(RETRY_S)
+
+    # --- leadership ---------------------------------------------------------------------------
+
+    async def _confirm(self, shard: TransactionShard) -> None:
+        """Serve a loaded shard once all that was read is committed, and go on with what was ended.
+
+        A leader reads records that no other replica may have yet. A decision is not acted upon
+        before it is certain, so a tombstone for nobody's id is written behind them.
+        """
+        while shard.entries and not shard.retired:
+            if await self._append(shard, [(records.encode_key(""), None)]) is ErrorCode.NONE:
+                break
+            await asyncio.sleep(RETRY_S)
+        if shard.retired:
+            return
+        shard.confirmed = True
+        for few in slices.cut([*shard.entries.values()]):
+            for entry in few:
+                if entry.current is not None and entry.current.state in PREPARED:
+                    self._shards.spawn(self._finish(shard, entry))
+            if len(few) == slices.STEPS_PER_SLICE:
+                await slices.pause()
+
+    async def run(self) -> None:
+        """Notice new and lost leaderships, end transactions that timed out, and forget ids that
+        nobody uses, until cancelled.
+        """
+        config = self._config
+        next_abort = self._clock_ms() + config.transaction_abort_timed_out_interval_ms
+        next_expiry = self._clock_ms() + config.transaction_remove_expired_interval_ms
+        while True:
+            with self._quarantines.guard(Work.TRANSACTION, "transaction coordinator"):
+                await self._shards.update()
+                if self._clock_ms() >= next_abort:
+                    next_abort = self._clock_ms() + config.transaction_abort_timed_out_interval_ms
+                    await self._abort_timed_out()
+                if self._clock_ms() >= next_expiry:
+                    next_expiry = self._clock_ms() + config.transaction_remove_expired_interval_ms
+                    await self._expire()
+            await asyncio.sleep(TICK_S)
+
+    def notice_roles(self) -> None:
+        """Notice new and lost leaderships in the background: clients send requests at once."""
+        self._shards.notice_roles()
+
+    # --- timers -------------------------------------------------------------------------------
+
+    async def _abort_timed_out(self) -> None:
+        for shard in self._confirmed():
+            for few in slices.cut([*shard.entries.values()]):
+                for entry in few:
+                    found = decisions.time_out(entry, self._now_ms())
+                    if found is not None and not shard.retired:
+                        logger.info(
+                            "transactional id %s: aborting its transaction after %d ms",
+                            entry.transactional_id,
+                            found.following.timeout_ms,
+                        )
+                        entry.begin(found.following)
+                        self._shards.spawn(self._write_and_forget(shard, entry, found.following))
+                if len(few) == slices.STEPS_PER_SLICE:
+                    await slices.pause()
+
+    async def _write_and_forget(
+        self, shard: TransactionShard, entry: TransactionEntry, following: Transaction
+    ) -> None:
+        await self._write(shard, entry, following)
+
+    async def _expire(self) -> None:
+        expiration_ms = self._config.transactional_id_expiration_ms
+        for shard in self._confirmed():
+            for few in slices.cut([*shard.entries.values()], EXPIRED_AT_ONCE):
+                writes = []
+                for entry in few:
+                    found = decisions.expire(entry, expiration_ms, self._now_ms())
+                    if found is not None and not shard.retired:
+                        entry.begin(found.following)
+                        writes.append(self._write(shard, entry, found.following))
+                await asyncio.gather(*writes)
+                await slices.pause()
+
+    def _confirmed(self) -> list[TransactionShard]:
+        return [shard for shard in self._shards.loaded() if shard.confirmed]
+
+    async def close(self) -> None:
+        """Give up all ids, when the server stops."""
+        self._shards.close()
+        await self._markers.close()

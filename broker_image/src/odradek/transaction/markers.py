@@ -1,0 +1,286 @@
+"""Sends the markers of ended transactions to the leaders of their partitions (KIP-98).
+
+Each broker has a channel. What is to be sent to it while a few requests are under way goes out
+together, in the next one. A marker is sent again until its partition has it or is deleted: what
+coordinated the transaction may be forgotten only then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final, Protocol, TypeAlias
+
+from kazoo.exceptions import KazooException
+
+from odradek.net.client import PeerClient
+from odradek.protocol.errors import ErrorCode, name_of
+from odradek.protocol.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from odradek.replica.metadata import MetadataCache
+from odradek.values import NO_LEADER, TopicPartition
+from odradek.zk.session import Session
+from odradek.zk.znodes import topic_path
+
+# The later version came with Kafka 2.8, and says nothing more.
+_VERSION: Final = 0
+_REQUESTS_AT_ONCE: Final = 5
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 1.0
+# The leader waits that long for its followers.
+_ANSWER_MS: Final = 5_000
+_ATTEMPTS_PER_LINE: Final = 30
+
+# As in Kafka: there is nothing to end in a partition of an old message format.
+_DONE: Final = (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+# Another coordinator has ended the transaction, or will.
+_FENCED: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+
+logger = logging.getLogger(__name__)
+
+
+class FencedError(Exception):
+    """A leader knows another, newer coordinator of the transaction, or a newer producer."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTransaction:
+    """What a marker says of its transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commits: bool
+
+
+class Leaders(Protocol):
+    """What the sender needs to know of the cluster."""
+
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        """Return a partition's leader, NO_LEADER without one, None if the partition is unknown."""
+
+    async def is_deleted(self, topic: str) -> bool:
+        """Return whether there is no such topic. Raises KazooException."""
+
+
+class ClusterLeaders:
+    """The leaders that the controller tells, and the topics that ZooKeeper has."""
+
+    def __init__(self, metadata: MetadataCache, session: Session) -> None:
+        self._metadata = metadata
+        self._session = session
+
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        """Return a partition's leader as the metadata cache has it."""
+        known = self._metadata.partition(*partition)
+        return None if known is None else known.leader
+
+    async def is_deleted(self, topic: str) -> bool:
+        """Return whether the topic has no znode."""
+        return await self._session.exists(topic_path(topic)) is None
+
+
+Answers: TypeAlias = Mapping[TopicPartition, int]
+
+
+@dataclass(slots=True)
+class _Queued:
+    ended: EndedTransaction
+    partitions: Collection[TopicPartition]
+    answers: asyncio.Future[Answers]
+
+
+@dataclass(slots=True)
+class _Channel:
+    queue: list[_Queued] = field(default_factory=list)
+    client: PeerClient | None = None
+    under_way: int = 0
+
+
+class MarkerSender:
+    """Sends markers from the event loop. `connect` returns a client of a broker, None while its
+    address is unknown.
+    """
+
+    def __init__(
+        self,
+        leaders: Leaders,
+        connect: Callable[[int], PeerClient | None],
+        request_timeout_ms: int,
+        spawn: Callable[[Coroutine[object, object, None]], None],
+    ) -> None:
+        self._leaders = leaders
+        self._connect = connect
+        self._timeout_ms = request_timeout_ms + _ANSWER_MS
+        self._spawn = spawn
+        self._closed = False
+        self._channels: dict[int, _Channel] = {}
+
+    async def send(
+        self,
+        ended: EndedTransaction,
+        partitions: Collection[TopicPartition],
+        is_coordinator: Callable[[], bool],
+    ) -> None:
+        """Return once each partition has the marker or is deleted, or somebody else is the
+        coordinator. Raises FencedError.
+        """
+        missing = set(partitions)
+        pause_s, attempts = _FIRST_PAUSE_S, 0
+        while is_coordinator():
+            found = await self._try(ended, missing)
+            if fenced := [key for key, code in found.items() if code in _FENCED]:
+                raise FencedError(f"{fenced[0]}: {name_of(found[fenced[0]])}")
+            missing.difference_update(key for key, code in found.items() if code in _DONE)
+            if not missing:
+                return
+            attempts += 1
+            if attempts % _ATTEMPTS_PER_LINE == 0:
+                key = min(missing)
+                logger.warning(
+                    "transactional id %s: %d partitions have no marker yet; retrying; %s: %s",
+                    ended.transactional_id,
+                    len(missing),
+                    key,
+                    name_of(found[key]),
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _try(
+        self, ended: EndedTransaction, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Send a marker once to each partition; return what was answered, or stands for that."""
+        by_leader: dict[int | None, list[TopicPartition]] = {}
+        for key in partitions:
+            by_leader.setdefault(self._leaders.leader_of(key), []).append(key)
+        found: dict[TopicPartition, int] = {}
+        for key in by_leader.pop(None, ()):
+            found[key] = await self._of_unknown(key.topic)
+        found |= dict.fromkeys(by_leader.pop(NO_LEADER, ()), ErrorCode.LEADER_NOT_AVAILABLE)
+        waiting = [
+            self._enqueue(leader, ended, keys)
+            for leader, keys in by_leader.items()
+            if leader is not None
+        ]
+        for answers in await asyncio.gather(*waiting):
+            found |= answers
+        return found
+
+    async def _of_unknown(self, topic: str) -> ErrorCode:
+        """Return NONE for a deleted topic. A broker that starts does not know all topics yet."""
+        with contextlib.suppress(KazooException):
+            if await self._leaders.is_deleted(topic):
+                return ErrorCode.NONE
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def _enqueue(
+        self, broker_id: int, ended: EndedTransaction, partitions: Collection[TopicPartition]
+    ) -> asyncio.Future[Answers]:
+        answers: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
+        channel = self._channels.setdefault(broker_id, _Channel())
+        channel.queue.append(_Queued(ended, partitions, answers))
+        self._send_next(broker_id, channel)
+        return answers
+
+    def _send_next(self, broker_id: int, channel: _Channel) -> None:
+        """Send what is queued, unless enough requests are under way; also in this very moment
+        others may queue more.
+        """
+        if not self._closed and channel.queue and channel.under_way < _REQUESTS_AT_ONCE:
+            channel.under_way += 1
+            self._spawn(self._send_queued(broker_id, channel))
+
+    async def _send_queued(self, broker_id: int, channel: _Channel) -> None:
+        queued, channel.queue = channel.queue, []
+        queued = [one for one in queued if not one.answers.done()]  # nobody waits for those
+        try:
+            found = await self._exchange(broker_id, channel, queued)
+            for one in queued:
+                answered = found.get(one.ended.producer_id, {})
+                _settle(
+                    one,
+                    {
+                        key: answered.get(key, ErrorCode.UNKNOWN_SERVER_ERROR)
+                        for key in one.partitions
+                    },
+                )
+        except (OSError, TimeoutError) as error:
+            logger.debug("failed to send markers to broker %d: %s; retrying", broker_id, error)
+            await self._disconnect(channel)
+        finally:
+            for one in queued:
+                _settle(one, dict.fromkeys(one.partitions, ErrorCode.NETWORK_EXCEPTION))
+            channel.under_way -= 1
+            self._send_next(broker_id, channel)
+
+    async def _exchange(
+        self, broker_id: int, channel: _Channel, queued: Collection[_Queued]
+    ) -> dict[int, dict[TopicPartition, int]]:
+        """Return the answers by producer id: it has one transaction at a time. Raises OSError."""
+        if not queued:
+            return {}
+        if channel.client is None:
+            channel.client = self._connect(broker_id)
+            if channel.client is None:
+                raise ConnectionError("its address is unknown")
+        request = WriteTxnMarkersRequest(markers=[_message(one) for one in queued])
+        answer = await channel.client.call(request, _VERSION, self._timeout_ms)
+        return _codes(answer)
+
+    async def close(self) -> None:
+        """Send nothing more."""
+        self._closed = True
+        for channel in self._channels.values():
+            await self._disconnect(channel)
+
+    async def _disconnect(self, channel: _Channel) -> None:
+        """Have the next request look the broker's address up again."""
+        client, channel.client = channel.client, None
+        if client is not None:
+            await client.close()
+
+
+def _settle(queued: _Queued, answers: Answers) -> None:
+    if not queued.answers.done():
+        queued.answers.set_result(answers)
+
+
+def _message(queued: _Queued) -> WritableTxnMarker:
+    ended = queued.ended
+    return WritableTxnMarker(
+        producer_id=ended.producer_id,
+        producer_epoch=ended.producer_epoch,
+        transaction_result=ended.commits,
+        coordinator_epoch=ended.coordinator_epoch,
+        topics=[
+            WritableTxnMarkerTopic(name=topic, partition_indexes=[key.partition for key in keys])
+            for topic, keys in _by_topic(queued.partitions)
+        ],
+    )
+
+
+def _by_topic(
+    partitions: Collection[TopicPartition],
+) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
+    return groupby(sorted(partitions), key=lambda key: key.topic)
+
+
+def _codes(answer: WriteTxnMarkersResponse) -> dict[int, dict[TopicPartition, int]]:
+    return {
+        marker.producer_id: {
+            TopicPartition(topic.name, part.partition_index): part.error_code
+            for topic in marker.topics
+            for part in topic.partitions
+        }
+        for marker in answer.markers
+    }
