@@ -13,6 +13,7 @@ from odradek_operator.cluster.objects import Budget
 from odradek_operator.cluster.rollout import BrokerPod, ClusterView
 from odradek_operator.shared import observe, spec
 from odradek_operator.shared.broker_sets import BrokerSets
+from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import Partitions
 from tests.reconcile.test_reconciler import resource
 from tests.support.memory import MemoryZooKeeper
@@ -130,7 +131,13 @@ def cluster_of(replicas: int, **config: str) -> spec.ClusterSpec:
 
 @pytest.mark.parametrize(
     "name",
-    ["default_replication_factor", "min_insync_replicas", "offsets_topic_replication_factor"],
+    [
+        "default_replication_factor",
+        "min_insync_replicas",
+        "offsets_topic_replication_factor",
+        "transaction_state_log_replication_factor",
+        "transaction_state_log_min_isr",
+    ],
 )
 def test_settings_that_ask_for_more_replicas_than_there_are_brokers_are_refused(name: str) -> None:
     with pytest.raises(spec.InvalidSpec, match=name.replace("_", ".") + " 3 is larger"):
@@ -139,25 +146,43 @@ def test_settings_that_ask_for_more_replicas_than_there_are_brokers_are_refused(
     spec.check_fits(cluster_of(2, **{name: "3"}), strangers=1)
 
 
+OFFSETS_LOWERED = {"offsets_topic_replication_factor": "1"}
+TRANSACTIONS_LOWERED = {
+    "transaction_state_log_replication_factor": "1",
+    "transaction_state_log_min_isr": "1",
+}
+
+
+def warning(wanted: spec.ClusterSpec) -> Condition:
+    *_, found = rollout.judge(wanted, view(broker(0, NEW)), BrokerSets((1,)))
+    assert found.type == "ConfigWarning"
+    return found
+
+
 def test_users_learn_that_few_brokers_cannot_keep_the_offsets_of_groups() -> None:
     settings, _ = broker_config.from_values({"broker.id": "0", "zookeeper.connect": "zk:2181"})
     assert settings.offsets_topic_replication_factor == spec.DEFAULT_OFFSETS_FACTOR
-    few = view(broker(0, NEW))
-
-    def warning(wanted: spec.ClusterSpec) -> tuple[bool | None, str]:
-        *_, found = rollout.judge(wanted, few, BrokerSets((1,)))
-        assert found.type == "ConfigWarning"
-        return found.status, found.reason
-
     spec.check_fits(cluster_of(1))
-    assert warning(cluster_of(1)) == (True, "TooFewBrokers")
-    assert warning(cluster_of(3)) == (False, "NoWarnings")
-    lowered = cluster_of(1, offsets_topic_replication_factor="1")
-    assert warning(lowered) == (False, "NoWarnings")
-    *_, both = rollout.judge(cluster_of(1, unheard_of="1"), few, BrokerSets((1,)))
+    found = warning(cluster_of(1, **TRANSACTIONS_LOWERED))
+    assert (found.status, found.reason) == (True, "TooFewBrokers")
+    assert warning(cluster_of(3)).reason == "NoWarnings"
+    assert warning(cluster_of(1, **OFFSETS_LOWERED, **TRANSACTIONS_LOWERED)).status is False
+    both = warning(cluster_of(1, unheard_of="1"))
     assert both.reason == "UnknownKeys"
     assert "unheard.of" in both.message
     assert spec.OFFSETS_FACTOR in both.message
+
+
+def test_users_learn_that_few_brokers_cannot_keep_transactions() -> None:
+    settings, _ = broker_config.from_values({"broker.id": "0", "zookeeper.connect": "zk:2181"})
+    factor, min_isr = spec.DEFAULT_TRANSACTIONS_FACTOR, spec.DEFAULT_TRANSACTIONS_MIN_ISR
+    assert settings.transaction_state_log_replication_factor == factor
+    assert settings.transaction_state_log_min_isr == min_isr
+    for lowered in ({}, {"transaction_state_log_replication_factor": "1"}):
+        found = warning(cluster_of(1, **OFFSETS_LOWERED, **lowered))
+        assert (found.status, found.reason) == (True, "TooFewBrokers")
+        assert spec.TRANSACTIONS_MIN_ISR in found.message
+    assert not cluster_of(2, transaction_state_log_replication_factor="2").lacks_transactions
 
 
 brokers = st.lists(

@@ -219,6 +219,12 @@ def _greet(
             "consumer groups with a coordinator need offsets.topic.replication.factor of at most "
             f"{wanted.cluster.replicas} in the config of the brokers"
         )
+    if wanted.cluster.lacks_transactions:
+        display.note(
+            "producers with transactions need transaction.state.log.replication.factor and "
+            f"transaction.state.log.min.isr of at most {wanted.cluster.replicas} in the config of "
+            "the brokers"
+        )
     without = [group.name for group in wanted.groups if group.job is None]
     if without:
         display.note(f"nothing to run for ConsumerGroups without a job: {', '.join(without)}")

@@ -23,7 +23,10 @@ from odradek_operator.shared.broker_sets import SET_SIZE, BrokerSets, broker_id_
 from odradek_operator.shared.pods import image_of, is_ready, pending_reason
 from odradek_operator.shared.spec import (
     DEFAULT_OFFSETS_FACTOR,
+    DEFAULT_TRANSACTIONS_FACTOR,
     OFFSETS_FACTOR,
+    TRANSACTIONS_FACTOR,
+    TRANSACTIONS_MIN_ISR,
     ClusterSpec,
     ResourceMeta,
 )
@@ -334,6 +337,13 @@ def _warnings(spec: ClusterSpec, view: ClusterView) -> tuple[Condition, ...]:
             groups cannot keep offsets in Kafka: unless __consumer_offsets exists already, that
             needs {DEFAULT_OFFSETS_FACTOR} brokers, or a smaller {OFFSETS_FACTOR} in
             spec.brokers.config
+        """
+        found.append(("TooFewBrokers", " ".join(text.split())))
+    if spec.lacks_transactions:
+        text = f"""
+            producers cannot have transactions: unless __transaction_state exists already, that
+            needs {DEFAULT_TRANSACTIONS_FACTOR} brokers, or a smaller {TRANSACTIONS_FACTOR}, and a
+            {TRANSACTIONS_MIN_ISR} that is no larger, in spec.brokers.config
         """
         found.append(("TooFewBrokers", " ".join(text.split())))
     if pairs := _pairs_on_one_node(view):

@@ -63,8 +63,18 @@ OPERATOR_OWNED_KEYS: Final = frozenset(
 
 OFFSETS_FACTOR: Final = "offsets.topic.replication.factor"
 DEFAULT_OFFSETS_FACTOR: Final = 3
+TRANSACTIONS_FACTOR: Final = "transaction.state.log.replication.factor"
+DEFAULT_TRANSACTIONS_FACTOR: Final = 3
+TRANSACTIONS_MIN_ISR: Final = "transaction.state.log.min.isr"
+DEFAULT_TRANSACTIONS_MIN_ISR: Final = 2
 # Without that many brokers topics are not created, and acks=all is refused.
-_REPLICA_COUNTS: Final = ("default.replication.factor", "min.insync.replicas", OFFSETS_FACTOR)
+_REPLICA_COUNTS: Final = (
+    "default.replication.factor",
+    "min.insync.replicas",
+    OFFSETS_FACTOR,
+    TRANSACTIONS_FACTOR,
+    TRANSACTIONS_MIN_ISR,
+)
 
 
 class InvalidSpec(Exception):  # noqa: N818 (what is wrong is the spec, and users read the name)
@@ -211,6 +221,15 @@ class ClusterSpec:
         its offsets in ZooKeeper.
         """
         return OFFSETS_FACTOR not in self.config and self.fewest_nodes < DEFAULT_OFFSETS_FACTOR
+
+    @property
+    def lacks_transactions(self) -> bool:
+        """Return whether brokers of these settings cannot create `__transaction_state`, or not
+        write to it. The defaults are no mistake of the user's: few producers have transactions.
+        """
+        factor = int(self.config.get(TRANSACTIONS_FACTOR, DEFAULT_TRANSACTIONS_FACTOR))
+        min_isr = int(self.config.get(TRANSACTIONS_MIN_ISR, DEFAULT_TRANSACTIONS_MIN_ISR))
+        return not min_isr <= factor <= self.fewest_nodes
 
 
 @dataclass(frozen=True, slots=True)
