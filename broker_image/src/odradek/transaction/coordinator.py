@@ -256,8 +256,11 @@ class TransactionCoordinator:
         before it is certain, so a tombstone for nobody's id is written behind them.
         """
         while shard.entries and not shard.retired:
-            if await self._append(shard, [(records.encode_key(""), None)]) is ErrorCode.NONE:
-                break
+            try:
+                if await self._append(shard, [(records.encode_key(""), None)]) is ErrorCode.NONE:
+                    break
+            except Exception as failure:
+                self._quarantines.note(Work.TRANSACTION, shard.source.key, failure, "retrying")
             await asyncio.sleep(RETRY_S)
         if shard.retired:
             return
