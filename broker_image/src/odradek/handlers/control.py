@@ -22,7 +22,7 @@ from odradek.protocol.messages.control import (
     UpdateMetadataResponse,
 )
 from odradek.replica.metadata import LEADER_DURING_DELETE, described
-from odradek.values import OFFSETS_TOPIC, TopicPartition
+from odradek.values import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
 NO_BROKER_EPOCH = -1
 
@@ -64,10 +64,12 @@ async def leader_and_isr(
         return LeaderAndIsrResponse(error_code=error, partition_errors=[])
     error, errors = await broker.replicas.become_leader_or_follower(request)
     answers = await slices.run(_each_error(errors, LeaderAndIsrPartitionError))
-    if any(topic.topic_name == OFFSETS_TOPIC for topic in request.topic_states) or any(
-        state.topic_name == OFFSETS_TOPIC for state in request.ungrouped_partition_states
-    ):
+    topics = {topic.topic_name for topic in request.topic_states}
+    topics.update(state.topic_name for state in request.ungrouped_partition_states)
+    if OFFSETS_TOPIC in topics:
         broker.groups.notice_roles()
+    if TRANSACTIONS_TOPIC in topics:
+        broker.transactions.notice_roles()
     return LeaderAndIsrResponse(error_code=error, partition_errors=answers)
 
 

@@ -1,4 +1,4 @@
-"""Consumer groups (G2, G3): find the coordinator, membership, description and deletion."""
+"""Consumer groups (G2, G3): membership, description, deletion; and FindCoordinator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import groups as messages
 from odradek.security.acls import ResourceType
-from odradek.values import OFFSETS_TOPIC
+from odradek.values import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 GROUP, TRANSACTION = 0, 1
 # Members that leave before others run.
@@ -25,39 +25,35 @@ LEAVING_AT_ONCE = 1000
 async def find_coordinator(
     broker: Broker, request: messages.FindCoordinatorRequest, context: RequestContext
 ) -> messages.FindCoordinatorResponse:
-    """Return the leader of the group's partition; create `__consumer_offsets` on demand."""
-    if request.key_type == TRANSACTION:
-        # Not retriable, so that a transactional producer fails at once. librdkafka shows the text.
-        return _no_coordinator(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "this broker does not support transactions",
-        )
+    """Return the leader of the partition of a group or of a transactional id; create their topic on
+    demand. An empty transactional id has a partition too, as in Kafka.
+    """
     error, node = await _coordinator(broker, request, context)
     if error is not ErrorCode.NONE or node is None:
-        return _no_coordinator(error, error.name)
+        return messages.FindCoordinatorResponse(
+            error_code=error, error_message=error.name, node_id=-1, host="", port=-1
+        )
     node_id, host, port = node
     return messages.FindCoordinatorResponse(node_id=node_id, host=host, port=port)
-
-
-def _no_coordinator(error: ErrorCode, message: str) -> messages.FindCoordinatorResponse:
-    return messages.FindCoordinatorResponse(
-        error_code=error, error_message=message, node_id=-1, host="", port=-1
-    )
 
 
 async def _coordinator(
     broker: Broker, request: messages.FindCoordinatorRequest, context: RequestContext
 ) -> tuple[ErrorCode, tuple[int, str, int] | None]:
-    if request.key_type != GROUP:
+    if request.key_type == GROUP:
+        topic, partition_count = OFFSETS_TOPIC, broker.groups.partition_count
+    elif request.key_type == TRANSACTION:
+        topic, partition_count = TRANSACTIONS_TOPIC, broker.transactions.partition_count
+    else:
         return ErrorCode.INVALID_REQUEST, None
     cache = broker.metadata
-    partitions = cache.topics.get(OFFSETS_TOPIC)
+    partitions = cache.topics.get(topic)
     if partitions is None:
-        await topics.create_automatically(broker, OFFSETS_TOPIC, context)
+        await topics.create_automatically(broker, topic, context)
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
-    if broker.groups.partition_count() is None:
-        await broker.groups.partition_count.learn()
-    count = broker.groups.partition_count()
+    if partition_count() is None:
+        await partition_count.learn()
+    count = partition_count()
     if count is None:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
     info = partitions.get(partition_of(request.key, count))
