@@ -83,7 +83,7 @@ CLIENTS = (
     Tool(
         "old-sarama-client",
         module=CLIENT_SOURCES,
-        build=("-modfile=old-sarama.mod", "./sarama"),
+        build=("-modfile=old-sarama.mod", "-tags=old", "./sarama"),
     ),
 )
 # A store that speaks S3, over a folder.

@@ -61,8 +61,8 @@ import org.apache.kafka.common.serialization.StringSerializer;
 public class JavaClient {
     private static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
     private static final long BEGAN_MS = 1_700_000_000_000L;
-    private static final Duration STEP = Duration.ofMillis(100);
-    private static final long PATIENCE_MS = 120_000;
+    static final Duration STEP = Duration.ofMillis(100);
+    static final long PATIENCE_MS = 120_000;
 
     private final String bootstrap;
     private final int brokers;
@@ -123,13 +123,13 @@ public class JavaClient {
         System.out.println(name);
     }
 
-    private static void check(boolean holds, String claim) {
+    static void check(boolean holds, String claim) {
         if (!holds) {
             throw new AssertionError(claim);
         }
     }
 
-    private static void same(Object found, Object wanted, String what) {
+    static void same(Object found, Object wanted, String what) {
         check(wanted.equals(found), what + ": " + found + " instead of " + wanted);
     }
 
@@ -147,12 +147,12 @@ public class JavaClient {
         throw new AssertionError("not refused with " + error);
     }
 
-    private interface Probe {
+    interface Probe {
         boolean holds() throws Exception;
     }
 
     /** The broker that is asked may be told of a change after the one that made it has answered. */
-    private static void eventually(Probe probe, String claim) throws Exception {
+    static void eventually(Probe probe, String claim) throws Exception {
         long until = System.currentTimeMillis() + PATIENCE_MS;
         while (true) {
             try {

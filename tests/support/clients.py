@@ -172,7 +172,9 @@ def produce_all(
     return [offsets[number] for number in range(len(values))]
 
 
-def consume_all(bootstrap: str, topic: str, partitions: int, count: int) -> list[bytes]:
+def consume_all(
+    bootstrap: str, topic: str, partitions: int, count: int, **more: object
+) -> list[bytes]:
     """Return all values from the start of the logs, once there are `count` and no more follow."""
     consumer = confluent_kafka.Consumer(
         {
@@ -180,6 +182,7 @@ def consume_all(bootstrap: str, topic: str, partitions: int, count: int) -> list
             "group.id": "none",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            **more,
         }
     )
     consumer.assign(

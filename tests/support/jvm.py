@@ -51,10 +51,14 @@ class Archive:
             self._partial.rename(self._path)
 
 
-def compiled(source: Path, classpath: str) -> Path:
-    """Return the folder with the classes of a program, compiled once and kept in the cache."""
+def compiled(source: Path, classpath: str, *used: Path) -> Path:
+    """Return the folder with the classes of a program, compiled once and kept in the cache.
+
+    `used` are the sources that it uses.
+    """
     CACHE.mkdir(parents=True, exist_ok=True)
-    content = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+    sources = (source, *used)
+    content = hashlib.sha256(b"".join(one.read_bytes() for one in sources)).hexdigest()[:12]
     folder = CACHE / f"{source.stem}-{content}-{_digest(classpath)}"
     with locked():
         if not folder.is_dir():
@@ -62,7 +66,8 @@ def compiled(source: Path, classpath: str) -> Path:
                 compiler = ("java", "-m", "jdk.compiler/com.sun.tools.javac.Main")
                 jars = ":".join(map(str, _entries(classpath)))
                 subprocess.run(
-                    [*compiler, "-cp", jars, "-d", f"{partial}/classes", str(source)], check=True
+                    [*compiler, "-cp", jars, "-d", f"{partial}/classes", *map(str, sources)],
+                    check=True,
                 )
                 Path(partial, "classes").rename(folder)
     return folder

@@ -1,5 +1,5 @@
-// What an application does with KafkaJS: `client.js roundtrip BOOTSTRAP TOPIC CODEC`, and what users
-// of secured brokers do: `client.js exchange`.
+// What an application does with KafkaJS: `client.js roundtrip BOOTSTRAP TOPIC CODEC`, what it does with
+// transactions: `client.js transactions`, and what users of secured brokers do: `client.js exchange`.
 //
 // The records to write and the questions to ask come as JSON on stdin; what the brokers answered goes
 // as JSON to stdout. The test that runs this knows what has to be in it.
@@ -257,6 +257,139 @@ async function exchangeAll(all) {
   return outcomes;
 }
 
+// --- transactions ---------------------------------------------------------------------------
+
+// Without a group there are no consumers here.
+async function readUpTo(kafka, topic, readUncommitted, enough) {
+  const found = [];
+  const consumer = kafka.consumer({
+    groupId: `${topic}-${readUncommitted}`,
+    readUncommitted,
+    maxWaitTimeInMs: 200,
+    retry: RETRY,
+  });
+  await consumer.connect();
+  await consumer.subscribe({ topics: [topic], fromBeginning: true });
+  await consumer.run({
+    autoCommit: false,
+    eachMessage: async ({ partition, message }) =>
+      found.push({ partition, value: text(message.value) }),
+  });
+  await eventually(() => enough(found.map((one) => one.value)), `${topic} is read`);
+  await consumer.disconnect();
+  return found;
+}
+
+function transactional(kafka, transactionalId, transactionTimeout = 60000) {
+  return kafka.producer({
+    transactionalId,
+    transactionTimeout,
+    idempotent: true,
+    maxInFlightRequests: 1,
+  });
+}
+
+// A transaction with these messages, open.
+async function begun(producer, topic, messages) {
+  await producer.connect();
+  const transaction = await producer.transaction();
+  await transaction.send({ topic, messages });
+  return transaction;
+}
+
+async function endTransactions(kafka, topic, partitions) {
+  const producer = transactional(kafka, topic);
+  for (const [name, count] of [["committed", 4], ["aborted", 4], ["end", partitions]]) {
+    const messages = Array.from({ length: count }, (_, number) => ({
+      partition: number % partitions,
+      value: `${name} ${number}`,
+    }));
+    const transaction = await begun(producer, topic, messages);
+    await (name === "aborted" ? transaction.abort() : transaction.commit());
+  }
+  await producer.disconnect();
+}
+
+async function copyAll(kafka, prefix, partitions, sourceRecords) {
+  const topic = `${prefix}-source`;
+  const consumerGroupId = `${prefix}-group`;
+  const found = await readUpTo(kafka, topic, false, (values) => values.length === sourceRecords);
+  const copies = (name) =>
+    found.map(({ partition, value }) => ({ partition, value: `${name} ${value}` }));
+  const ends = Array.from({ length: partitions }, (_, partition) => ({
+    partition,
+    offset: String(sourceRecords / partitions),
+  }));
+  const offsets = { consumerGroupId, topics: [{ topic, partitions: ends }] };
+  const admin = kafka.admin();
+  await admin.connect();
+  const committed = async () =>
+    byPartition(
+      (await admin.fetchOffsets({ groupId: consumerGroupId, topics: [topic] }))[0].partitions,
+      (one) => one.offset,
+    );
+
+  const producer = transactional(kafka, `${prefix}-copy`);
+  const aborted = await begun(producer, `${prefix}-copies`, copies("no copy of"));
+  await aborted.sendOffsets(offsets);
+  await aborted.abort();
+  const kept = await begun(producer, `${prefix}-copies`, copies("copy of"));
+  const before = await committed();
+  await kept.sendOffsets(offsets);
+  await kept.commit();
+  await eventually(
+    async () => Object.values(await committed()).every((offset) => offset >= 0),
+    "offsets are committed",
+  );
+  const after = await committed();
+  await producer.disconnect();
+  await admin.disconnect();
+  return [before, after];
+}
+
+async function errorName(work) {
+  return work.then(
+    () => "",
+    (error) => error.type || error.name,
+  );
+}
+
+// What `transact` in tests/support/transactional_steps.py does in Python.
+async function transact(kafka, { prefix, partitions, sourceRecords, lateMs }) {
+  const outcome = {};
+  const lateProducer = transactional(kafka, `${prefix}-late`, lateMs);
+  const late = await begun(lateProducer, `${prefix}-late`, [{ partition: 0, value: "late" }]);
+
+  const isLast = (last) => (values) => last.every((one) => values.includes(one));
+  const ends = Array.from({ length: partitions }, (_, number) => `end ${number}`);
+  await endTransactions(kafka, `${prefix}-ends`, partitions);
+  for (const isolation of ["read_committed", "read_uncommitted"]) {
+    const isDirty = isolation === "read_uncommitted";
+    const found = await readUpTo(kafka, `${prefix}-ends`, isDirty, isLast(ends));
+    outcome[isolation] = found.map((one) => one.value).sort();
+  }
+  [outcome.before, outcome.after] = await copyAll(kafka, prefix, partitions, sourceRecords);
+
+  const fenced = () => transactional(kafka, `${prefix}-fenced`);
+  const [zombieProducer, heirProducer] = [fenced(), fenced()];
+  const message = (value) => [{ partition: 0, value }];
+  const zombie = await begun(zombieProducer, `${prefix}-fenced`, message("zombie"));
+  const heir = await begun(heirProducer, `${prefix}-fenced`, message("heir"));
+  await heir.commit();
+  outcome.fenced = await errorName(zombie.commit());
+
+  const plain = kafka.producer();
+  await plain.connect();
+  await plain.send({ topic: `${prefix}-late`, acks: -1, messages: message("after") });
+  const found = await readUpTo(kafka, `${prefix}-late`, false, isLast(["after"]));
+  outcome.late_read = found.map((one) => one.value);
+  outcome.late = await errorName(late.commit());
+  for (const producer of [lateProducer, zombieProducer, heirProducer, plain]) {
+    await producer.disconnect();
+  }
+  return outcome;
+}
+
 // --- the command line -----------------------------------------------------------------------
 
 function client(brokers, more) {
@@ -276,6 +409,10 @@ async function main([command, bootstrap, topic, codec]) {
   const task = JSON.parse(fs.readFileSync(0, "utf8"));
   if (command === "exchange") {
     console.log(JSON.stringify(await exchangeAll(task)));
+    return;
+  }
+  if (command === "transactions") {
+    console.log(JSON.stringify(await transact(client(task.bootstrap, {}), task)));
     return;
   }
   if (command !== "roundtrip" || !(codec in CODECS)) {

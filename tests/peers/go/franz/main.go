@@ -19,7 +19,7 @@ var codecs = map[string]kgo.CompressionCodec{
 	"zstd":   kgo.ZstdCompression(),
 }
 
-func main() { task.Run(roundtrip, exchange, refusals) }
+func main() { task.Run(roundtrip, exchange, refusals, transact) }
 
 func roundtrip(t task.Task) task.Answer {
 	until, end := context.WithTimeout(context.Background(), 2*task.Patience)

@@ -18,7 +18,7 @@ var codecs = map[string]sarama.CompressionCodec{
 	"zstd":   sarama.CompressionZSTD,
 }
 
-func main() { task.Run(roundtrip, exchange, refusals) }
+func main() { task.Run(roundtrip, exchange, refusals, transact) }
 
 func settings() *sarama.Config {
 	config := sarama.NewConfig()

@@ -1,8 +1,8 @@
 // Package task is what each client's program is asked to do, and what it has to tell.
 //
 // The program is called as `PROGRAM roundtrip BOOTSTRAP TOPIC CODEC` with the task as JSON on stdin, or
-// as `PROGRAM exchange` with a list of Exchange; the answer goes as JSON to stdout. The test that runs
-// it knows what has to be in it.
+// as `PROGRAM exchange` with a list of Exchange, or as `PROGRAM transactions` with Transactions; the
+// answer goes as JSON to stdout. The test that runs it knows what has to be in it.
 package task
 
 import (
@@ -75,13 +75,18 @@ type Answer struct {
 // Run does what the command line says with one client.
 func Run(
 	roundtrip func(Task) Answer, exchange func(Exchange) ([]string, error), refusals Refusals,
+	transact func(Transactions) TransactionsOutcome,
 ) {
 	if len(os.Args) == 2 && os.Args[1] == "exchange" {
 		exchangeAll(exchange, refusals)
 		return
 	}
+	if len(os.Args) == 2 && os.Args[1] == "transactions" && transact != nil {
+		transactAll(transact)
+		return
+	}
 	if len(os.Args) != 5 || os.Args[1] != "roundtrip" {
-		Check(fmt.Errorf("usage: %s roundtrip BOOTSTRAP TOPIC CODEC, or exchange", os.Args[0]))
+		Check(fmt.Errorf("usage: %s roundtrip BOOTSTRAP TOPIC CODEC, exchange, or transactions", os.Args[0]))
 	}
 	task := Task{Bootstrap: strings.Split(os.Args[2], ","), Topic: os.Args[3], Codec: os.Args[4]}
 	Check(json.NewDecoder(os.Stdin).Decode(&task))
