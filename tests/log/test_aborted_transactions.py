@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from odradek.config import TopicConfig
 from odradek.log.partition import cleaner, reading, recovery
 from odradek.log.partition.log import Log
+from odradek.log.partition.producers import ProducerStates
 from odradek.log.partition.reading import aborted_between
 from odradek.log.records import batch
 from odradek.log.records.batch import Header
@@ -309,3 +311,23 @@ def test_read_beside_a_truncation_gets_nothing(log: Log, monkeypatch: pytest.Mon
     meanwhile(monkeypatch, log, truncate)
     piece = log.reader.plan(0, 1, committed=True)
     assert (piece.region, piece.aborted) == (None, ())
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_batches_that_are_not_noted_yet_are_undecided(
+    log: Log, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    first = write(log, 1) if ends else log.log_end_offset
+    note, seen = ProducerStates.note, []
+
+    def look(states: ProducerStates, *batch: Any) -> None:
+        log.high_watermark = log.log_end_offset
+        seen.append(log.last_stable_offset(log.high_watermark))
+        note(states, *batch)
+
+    monkeypatch.setattr(ProducerStates, "note", look)
+    if ends:
+        end(log, 1, commit=False)
+    else:
+        write(log, 1)
+    assert seen == [first]

@@ -185,10 +185,12 @@ class Log:
         """Return the offset up to which readers of committed records may read: every transaction
         below it is decided.
         """
-        transactions = self.producers.transactions
-        if not transactions.are_undecided:
-            return high_watermark
-        stable = transactions.last_stable_offset(high_watermark)
+        producers = self.producers
+        # Batches that another thread has written may still have to be noted.
+        stable = min(high_watermark, producers.end_offset)
+        transactions = producers.transactions
+        if transactions.are_undecided:
+            stable = transactions.last_stable_offset(stable)
         return max(stable, self.segments.log_start_offset)
 
     @property

@@ -15,10 +15,11 @@ NONE: Final = -1
 class Transactions:
     """The open transactions of one partition, and those that ended a short time ago.
 
-    One writer at a time; any thread may ask for the last stable offset.
+    One writer at a time. Any thread may ask for the last stable offset, and tell meanwhile what is
+    replicated.
     """
 
-    __slots__ = ("_ended", "_first_open", "_open", "are_undecided")
+    __slots__ = ("_ended", "_first_open", "_open")
 
     def __init__(self) -> None:
         # First offsets by producer id, rising.
@@ -26,8 +27,6 @@ class Transactions:
         self._first_open = NONE
         # First and last offsets; the last is the marker's, and rises.
         self._ended: deque[tuple[int, int]] = deque()
-        # False: the last stable offset is the high watermark.
-        self.are_undecided = False
 
     def restart(self, first_offsets: Iterable[tuple[int, int]] = ()) -> None:
         """Know only these open transactions: producer ids with first offsets."""
@@ -55,17 +54,19 @@ class Transactions:
         """The producers with an open transaction."""
         return tuple(self._open)
 
+    @property
+    def are_undecided(self) -> bool:
+        """Return whether the last stable offset may be below the high watermark."""
+        return bool(self._open or self._ended)
+
     def _changed(self) -> None:
         self._first_open = next(iter(self._open.values()), NONE)
-        self.are_undecided = bool(self._open or self._ended)
 
     def forget_replicated(self, high_watermark: int) -> None:
         """Forget the ended transactions whose markers are replicated."""
         ended = self._ended
-        if ended and ended[0][1] < high_watermark:
-            while ended and ended[0][1] < high_watermark:
-                ended.popleft()
-            self._changed()
+        while ended and ended[0][1] < high_watermark:
+            ended.popleft()
 
     def first_open_beside(self, producer_id: int) -> int:
         """Return where the first open transaction of another producer begins, -1 without any."""
