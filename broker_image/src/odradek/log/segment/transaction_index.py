@@ -39,7 +39,7 @@ class AbortedTxn(NamedTuple):
     last_stable_offset: int
 
 
-class _Entries:
+class _AbortedEntries:
     """Entries as in the file, and the lowest first offset of each whole run of them."""
 
     __slots__ = ("data", "lowest")
@@ -64,7 +64,7 @@ class TransactionIndex:
     def __init__(self, path: str) -> None:
         self.path = path
         # Grows in place; whatever makes it shorter makes another one, for readers in other threads.
-        self._entries = _Entries()
+        self._entries = _AbortedEntries()
         self._changed = False
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ class TransactionIndex:
             raise CorruptTransactionIndexError(
                 f"{self.path}: marker at {before}, not below {end_offset}"
             )
-        self._entries = _Entries(data)
+        self._entries = _AbortedEntries(data)
 
     def since(self, offset: int) -> Iterator[AbortedTxn]:
         """Yield the transactions whose markers are at `offset` or behind it."""
@@ -151,7 +151,7 @@ class TransactionIndex:
             return
         self._changed = True
         os.truncate(self.path, size)
-        self._entries = _Entries(bytes(data[:size]))
+        self._entries = _AbortedEntries(bytes(data[:size]))
 
     def replace(self, found: Iterable[AbortedTxn]) -> None:
         """Have the file hold just these transactions, durably. Raises OSError."""
@@ -160,7 +160,7 @@ class TransactionIndex:
             files.write_atomically(self.path, data)
         else:
             files.remove_if_there(self.path)
-        self._entries, self._changed = _Entries(data), False
+        self._entries, self._changed = _AbortedEntries(data), False
 
     def flush(self) -> None:
         """Make the entries durable. Raises OSError."""
