@@ -25,7 +25,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.transaction import decisions, records
 from odradek.transaction.decisions import Answer, ProducerIdNeeded, Write
-from odradek.transaction.markers import EndedTransaction, FencedError, Leaders, MarkerSender
+from odradek.transaction.markers import EndedTransaction, MarkerFencedError, Leaders, MarkerSender
 from odradek.transaction.shard import TransactionShard
 from odradek.transaction.shards import TransactionShards
 from odradek.transaction.states import PREPARED, TransactionState
@@ -231,7 +231,7 @@ class TransactionCoordinator:
         )
         try:
             await self._markers.send(ended, current.partitions, lambda: not shard.retired)
-        except FencedError as fenced:
+        except MarkerFencedError as fenced:
             logger.warning(
                 "transactional id %s: %s: another coordinator ends its transaction",
                 current.transactional_id,

@@ -47,7 +47,7 @@ _FENCED: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDI
 logger = logging.getLogger(__name__)
 
 
-class FencedError(Exception):
+class MarkerFencedError(Exception):
     """A leader knows another, newer coordinator of the transaction, or a newer producer."""
 
 
@@ -132,14 +132,14 @@ class MarkerSender:
         is_coordinator: Callable[[], bool],
     ) -> None:
         """Return once each partition has the marker or is deleted, or somebody else is the
-        coordinator. Raises FencedError.
+        coordinator. Raises MarkerFencedError.
         """
         missing = set(partitions)
         pause_s, attempts = _FIRST_PAUSE_S, 0
         while is_coordinator():
             found = await self._try(ended, missing)
             if fenced := [key for key, code in found.items() if code in _FENCED]:
-                raise FencedError(f"{fenced[0]}: {name_of(found[fenced[0]])}")
+                raise MarkerFencedError(f"{fenced[0]}: {name_of(found[fenced[0]])}")
             missing.difference_update(key for key, code in found.items() if code in _DONE)
             if not missing:
                 return

@@ -279,13 +279,18 @@ class ProducerStates:
         """As `update`, of a header as the producer sent it: the log's last offset and largest
         timestamp are given.
         """
+        if header.producer_id != NO_PRODUCER_ID:
+            self._note_producer(header, last_offset, timestamp, marker)
+        # Last: readers of committed records may go no further.
         self.end_offset = last_offset + 1
+
+    def _note_producer(
+        self, header: Header, last_offset: int, timestamp: int, marker: Marker | None
+    ) -> None:
         (
             _, _, _, _, _, attributes, offset_delta, _, _,
             producer_id, epoch, base_sequence, _,
         ) = header  # fmt: skip
-        if producer_id == NO_PRODUCER_ID:
-            return
         producer = self._producers.get(producer_id)
         if producer is None:
             if len(self._producers) >= self._most:
