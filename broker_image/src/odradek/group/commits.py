@@ -224,6 +224,7 @@ class Commits:
         Raises KafkaError for a group, member or producer that may not commit.
         """
         producer_id, epoch = producer
+        # Kafka takes what names no producer for a plain commit. It would never be ended here.
         if producer_id < 0:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if epoch < 0:

@@ -125,11 +125,13 @@ class Shard(LedShard):
                 partition = TopicPartition(sys.intern(key.topic), key.partition)
                 value = record.value
                 committed = None if value is None else schemas.decode_offset(value)
-                commit = PendingCommit(key.group, partition, committed, header.base_offset)
+                at = header.base_offset
                 if header.is_transactional:
+                    commit = PendingCommit(key.group, partition, committed, at)
                     self._pending.add(header.producer_id, commit)
                 else:
-                    self._apply_commit(commit)
+                    self._pending.supersede(key.group, partition, at)
+                    self._set(key.group, partition, committed)
         except (schemas.UnknownRecordError, MalformedError) as error:
             logger.warning("__consumer_offsets-%d: skipping a record: %s", self.partition, error)
 
@@ -137,12 +139,9 @@ class Shard(LedShard):
         for commit in self._pending.of_producer(producer_id):
             self._pending.remove(producer_id, commit)
             if commits:
-                self._apply_commit(commit)
-
-    def _apply_commit(self, commit: PendingCommit) -> None:
-        group_id, partition, committed, position = commit
-        self._pending.supersede(group_id, partition, position)
-        self._set(group_id, partition, committed)
+                group_id, partition, committed, position = commit
+                self._pending.supersede(group_id, partition, position)
+                self._set(group_id, partition, committed)
 
     def take(self, group_id: str, changes: Changes, position: int) -> None:
         """Apply commits, or deletions (None), whose records begin at log offset `position`.
