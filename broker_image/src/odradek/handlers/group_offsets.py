@@ -7,8 +7,8 @@ OffsetCommit and OffsetFetch of version 0 keep offsets in ZooKeeper (Z8), later 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Container, Generator, Iterable, Mapping
+from typing import Any, TypeVar
 
 from kazoo.exceptions import KazooException
 
@@ -33,14 +33,27 @@ async def offset_commit(
     broker: Broker, request: messages.OffsetCommitRequest, context: RequestContext
 ) -> messages.OffsetCommitResponse:
     """Store the offsets that a group commits; refuse each unknown partition by itself."""
-    commits, errors = await slices.run(_commits_in_slices(broker, request, wall_ms()))
+    now_ms, retention_ms = wall_ms(), request.retention_time_ms
+
+    def commit(partition: messages.OffsetCommitRequestPartition) -> CommittedOffset:
+        given_ms = partition.commit_timestamp
+        committed_ms = given_ms if given_ms >= 0 else now_ms
+        return CommittedOffset(
+            partition.committed_offset,
+            partition.committed_metadata or "",
+            committed_ms,
+            partition.committed_leader_epoch,
+            min(committed_ms + retention_ms, LONG_MAX) if retention_ms >= 0 else -1,
+        )
+
+    commits, errors = await slices.run(commits_in_slices(broker, request.topics, commit))
     if context.version == 0:
         errors.update(await _commit_to_zookeeper(broker, request.group_id, commits))
     elif commits:
         member = (request.member_id, request.group_instance_id, request.generation_id)
         errors.update(await broker.groups.commits.commit(request.group_id, member, commits))
     answers = await slices.run(
-        _error_per_partition(
+        error_per_partition(
             request.topics,
             errors,
             messages.OffsetCommitResponseTopic,
@@ -51,17 +64,18 @@ async def offset_commit(
     return messages.OffsetCommitResponse(topics=answers)
 
 
-def _commits_in_slices(
-    broker: Broker, request: messages.OffsetCommitRequest, now_ms: int
+def commits_in_slices(
+    broker: Broker, topics: Iterable[Any], commit: Callable[[Any], CommittedOffset]
 ) -> Generator[
     None, None, tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, ErrorCode]]
 ]:
-    """Return the commits to known partitions, and the errors of the others."""
+    """Return the commits to known partitions, and the errors of the others. `topics` are those of
+    a request, and `commit` is called with each of their partitions.
+    """
     commits: dict[TopicPartition, CommittedOffset] = {}
     errors: dict[TopicPartition, ErrorCode] = {}
-    retention_ms = request.retention_time_ms
     steps = 0
-    for topic in request.topics:
+    for topic in topics:
         steps += 1
         if steps % slices.STEPS_PER_SLICE == 0:
             yield
@@ -72,16 +86,8 @@ def _commits_in_slices(
             key = TopicPartition(topic.name, partition.partition_index)
             if broker.metadata.partition(*key) is None:
                 errors[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                continue
-            given_ms = partition.commit_timestamp
-            committed_ms = given_ms if given_ms >= 0 else now_ms
-            commits[key] = CommittedOffset(
-                partition.committed_offset,
-                partition.committed_metadata or "",
-                committed_ms,
-                partition.committed_leader_epoch,
-                min(committed_ms + retention_ms, LONG_MAX) if retention_ms >= 0 else -1,
-            )
+            else:
+                commits[key] = commit(partition)
     return commits, errors
 
 
@@ -115,6 +121,7 @@ async def offset_fetch(
     if context.version == 0:
         return await _fetch_from_zookeeper(broker, request)
     error, present = await broker.groups.commits.committed(request.group_id)
+    unstable = broker.groups.commits.unstable(request.group_id) if request.require_stable else set()
     # The answer is of one moment, though it may be made in slices.
     committed = present
     copied: dict[TopicPartition, CommittedOffset] = {}
@@ -126,9 +133,9 @@ async def offset_fetch(
     answer = messages.OffsetFetchResponse(
         # Version 1 has no top-level error: each partition carries it.
         error_code=error,
-        topics=await slices.run(_committed_in_slices(asked, committed, error)),
+        topics=await slices.run(_committed_in_slices(asked, committed, unstable, error)),
     )
-    slices.discard(asked, copied)
+    slices.discard(asked, copied, unstable)
     return answer
 
 
@@ -142,6 +149,7 @@ def _is_large(topics: list[messages.OffsetFetchRequestTopic]) -> bool:
 def _committed_in_slices(
     asked: Mapping[str, Iterable[int]],
     committed: Mapping[TopicPartition, CommittedOffset],
+    unstable: Container[TopicPartition],
     error: ErrorCode,
 ) -> Generator[None, None, list[messages.OffsetFetchResponseTopic]]:
     none = CommittedOffset(-1, "", -1)
@@ -154,14 +162,16 @@ def _committed_in_slices(
         if steps % slices.STEPS_PER_SLICE == 0:
             yield
         for index in indexes:
-            found = committed.get(TopicPartition(topic, index), none)
+            key = TopicPartition(topic, index)
+            is_unstable = key in unstable
+            found = none if is_unstable else committed.get(key, none)
             partitions.append(
                 messages.OffsetFetchResponsePartition(
                     partition_index=index,
                     committed_offset=found.offset,
                     committed_leader_epoch=found.leader_epoch,
                     metadata=found.metadata,
-                    error_code=error,
+                    error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else error,
                 )
             )
             steps += 1
@@ -256,7 +266,7 @@ async def offset_delete(
         return messages.OffsetDeleteResponse(error_code=error, topics=[])
     errors.update(unknown)
     answers = await slices.run(
-        _error_per_partition(
+        error_per_partition(
             request.topics,
             errors,
             messages.OffsetDeleteResponseTopic,
@@ -267,13 +277,13 @@ async def offset_delete(
     return messages.OffsetDeleteResponse(topics=answers)
 
 
-def _error_per_partition(
-    asked: Iterable[messages.OffsetCommitRequestTopic | messages.OffsetDeleteRequestTopic],
+def error_per_partition(
+    asked: Iterable[Any],
     errors: Mapping[TopicPartition, ErrorCode],
     topic_answer: Callable[..., TopicAnswer],
     partition_answer: Callable[..., object],
 ) -> Generator[None, None, list[TopicAnswer]]:
-    """Return the answer for each topic asked for, in slices: one error code per partition."""
+    """Return the answer for each topic of a request, in slices: one error code per partition."""
     answers: list[TopicAnswer] = []
     steps = 0
     for topic in asked:

@@ -19,7 +19,7 @@ from odradek.handlers.rules import Handle, Rule, each_refused
 from odradek.net.frame import ProtocolViolation
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import fetch as fetch_messages
-from odradek.protocol.messages import group_offsets, offsets, topics
+from odradek.protocol.messages import group_offsets, offsets, topics, transactions
 from odradek.protocol.messages import produce as produce_messages
 from odradek.replica.fetch_sessions import FINAL_EPOCH, is_full
 from odradek.security.acls import AclOperation, ResourceType
@@ -225,32 +225,56 @@ async def offset_for_leader_epoch(
 # --- offsets of groups ----------------------------------------------------------------------------
 
 
-async def offset_commit(
-    broker: Broker,
-    request: group_offsets.OffsetCommitRequest,
-    context: RequestContext,
-    handle: Handle,
-) -> object:
-    """Need Read on the group and on each topic."""
-    code = TOPIC_DENIED
-    if allowed(broker, context, AclOperation.READ, ResourceType.GROUP, request.group_id):
-        passed, refused = await _split(broker, context, AclOperation.READ, request.topics)
-    else:
-        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
-        passed, refused = [], request.topics
-    denials = await slices.run(
-        _each_denied(
-            refused,
-            group_offsets.OffsetCommitResponseTopic,
-            group_offsets.OffsetCommitResponsePartition,
-            code,
-        )
-    )
-    answer = group_offsets.OffsetCommitResponse(topics=[])
-    if passed:
-        answer = await handle(broker, replace(request, topics=passed), context)
-    answer.topics += denials
-    return answer
+def _committing(
+    needs: Callable[[Any], Iterable[tuple[AclOperation, ResourceType, str, ErrorCode]]],
+    answer_of: Callable[..., Any],
+    topic_answer: Callable[..., Any],
+    partition_answer: Callable[..., Any],
+) -> Rule:
+    """Need Read on each topic, and what `needs` returns of a request, with its error codes."""
+
+    async def rule(broker: Broker, request: Any, context: RequestContext, handle: Handle) -> object:
+        code = TOPIC_DENIED
+        passed: list[Any] = []
+        refused: list[Any] = request.topics
+        for operation, kind, name, denied in needs(request):
+            if not allowed(broker, context, operation, kind, name):
+                code = denied
+                break
+        else:
+            passed, refused = await _split(broker, context, AclOperation.READ, request.topics)
+        denials = await slices.run(_each_denied(refused, topic_answer, partition_answer, code))
+        answer = answer_of(topics=[])
+        if passed:
+            answer = await handle(broker, replace(request, topics=passed), context)
+        answer.topics += denials
+        return answer
+
+    return rule
+
+
+def _group_read(request: Any) -> tuple[AclOperation, ResourceType, str, ErrorCode]:
+    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return AclOperation.READ, ResourceType.GROUP, request.group_id, code
+
+
+def _transaction_written(request: Any) -> tuple[AclOperation, ResourceType, str, ErrorCode]:
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id, code
+
+
+offset_commit = _committing(
+    lambda request: (_group_read(request),),
+    group_offsets.OffsetCommitResponse,
+    group_offsets.OffsetCommitResponseTopic,
+    group_offsets.OffsetCommitResponsePartition,
+)
+txn_offset_commit = _committing(
+    lambda request: (_transaction_written(request), _group_read(request)),
+    transactions.TxnOffsetCommitResponse,
+    transactions.TxnOffsetCommitResponseTopic,
+    transactions.TxnOffsetCommitResponsePartition,
+)
 
 
 async def offset_fetch(
