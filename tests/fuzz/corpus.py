@@ -105,6 +105,8 @@ def plausible(cls: type[Any], version: int) -> Any:
             value = records.make([(b"key", b"value")], 1_700_000_000_000)
         else:
             value = BY_NAME.get(field.name, ZEROS[item])
+            if value is None and not field.nullable_in(version):
+                value = ZEROS[item]
         if field.exists_in(version) and field.type.is_array:
             value = [] if field.name in EMPTY else [value]
         values[field.name] = value

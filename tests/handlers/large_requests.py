@@ -87,6 +87,11 @@ from odradek.protocol.messages.topics import (
     CreatePartitionsTopic,
     CreateTopicsRequest,
 )
+from odradek.protocol.messages.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 
 TOPIC = "wide"
 PARTITIONS = 4000
@@ -257,6 +262,21 @@ COMMITS = group_messages.OffsetCommitRequest(
         )
     ],
 )
+COMMITS_IN_TRANSACTION = TxnOffsetCommitRequest(
+    transactional_id="t",
+    group_id=GROUP,
+    producer_id=7,
+    producer_epoch=0,
+    topics=[
+        TxnOffsetCommitRequestTopic(
+            name=TOPIC,
+            partitions=[
+                TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=6)
+                for index in range(PARTITIONS)
+            ],
+        )
+    ],
+)
 OFFSETS_OF_ALL = group_messages.OffsetFetchRequest(group_id=GROUP, topics=None)
 OFFSET_DELETIONS = group_messages.OffsetDeleteRequest(
     group_id=GROUP,
@@ -315,6 +335,8 @@ def large_requests() -> list[tuple[object, int]]:
                 for one in MANY_INDEXES])]), 3),
         (group_messages.OffsetCommitRequest(group_id=GROUP,
             topics=empty(group_messages.OffsetCommitRequestTopic)), 8),
+        (TxnOffsetCommitRequest(transactional_id="t", group_id=GROUP, producer_id=7,
+            producer_epoch=0, topics=empty(TxnOffsetCommitRequestTopic)), 3),
         (group_messages.OffsetFetchRequest(group_id=GROUP, topics=[
             group_messages.OffsetFetchRequestTopic(
                 name=TOPIC, partition_indexes=MANY_INDEXES)]), 0),

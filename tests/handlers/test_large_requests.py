@@ -22,6 +22,7 @@ from odradek.handlers import (
     group_offsets,
     offsets,
     produce,
+    transaction_offsets,
 )
 from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.dispatch import ELEMENTS_AT_ONCE, SERVED
@@ -53,6 +54,7 @@ from tests.handlers.large_requests import (
     ALTER,
     ALTER_INCREMENTALLY,
     COMMITS,
+    COMMITS_IN_TRANSACTION,
     EPOCH_ENDS,
     FETCH,
     LIST_OFFSETS,
@@ -103,6 +105,7 @@ async def test_others_run_while_a_large_request_is_served(
     [
         (offsets.list_offsets, LIST_OFFSETS, 5),
         (group_offsets.offset_commit, COMMITS, 8),
+        (transaction_offsets.txn_offset_commit, COMMITS_IN_TRANSACTION, 3),
         (group_offsets.offset_fetch, OFFSETS_OF_ALL, 7),
         (group_offsets.offset_delete, OFFSET_DELETIONS, 0),
         (alter_configs.alter_configs, ALTER, 1),

@@ -30,6 +30,7 @@ from odradek.protocol.messages import (
     producers,
     sasl,
     topics,
+    transactions,
 )
 from odradek.protocol.messages import fetch as fetch_messages
 from odradek.protocol.messages import produce as produce_messages
@@ -42,6 +43,7 @@ from tests.support.logs import batch
 
 ADMIN, SENDER = "127.0.0.1", "127.0.0.2"
 TOPIC, OTHER, GROUP, CLUSTER = "seen", "hidden", "readers", "kafka-cluster"
+TRANSACTION = "copying"
 Right = tuple[Operation, Type, str]
 TIMEOUT_MS = 30_000
 _FRESH = re.compile("fresh-[0-9]+-[0-9]+")
@@ -266,6 +268,26 @@ def _committed(names: tuple[str, ...] | None) -> group_offsets.OffsetFetchReques
     )
 
 
+def _commit_in_transaction(fresh: str) -> transactions.TxnOffsetCommitRequest:
+    return transactions.TxnOffsetCommitRequest(
+        transactional_id=TRANSACTION,
+        group_id=GROUP,
+        producer_id=1000,
+        producer_epoch=0,
+        topics=[
+            transactions.TxnOffsetCommitRequestTopic(
+                name=name,
+                partitions=[
+                    transactions.TxnOffsetCommitRequestPartition(
+                        partition_index=0, committed_offset=1
+                    )
+                ],
+            )
+            for name in (TOPIC, OTHER)
+        ],
+    )
+
+
 def _forget(fresh: str) -> group_offsets.OffsetDeleteRequest:
     return group_offsets.OffsetDeleteRequest(
         group_id=GROUP,
@@ -458,6 +480,15 @@ CASES = [
         7,
         lambda _: _committed(None),
         _always(_group(DESCRIBE), _topic(DESCRIBE)),
+    ),
+    *(
+        Case(
+            f"TxnOffsetCommit v{version}",
+            version,
+            _commit_in_transaction,
+            _always((WRITE, Type.TRANSACTIONAL_ID, TRANSACTION), _group(READ), _topic(READ)),
+        )
+        for version in (0, 3)
     ),
     Case("OffsetDelete", 0, _forget, _always(_group(DELETE), _topic(READ))),
     Case(
