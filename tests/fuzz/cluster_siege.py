@@ -29,6 +29,7 @@ SETTINGS = {
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "3",
     "offsets.topic.replication.factor": "3",
+    "transaction.state.log.num.partitions": "3",
     # Members that nobody comes back for are to go, or they would rightly be remembered.
     "group.max.session.timeout.ms": "7000",
     "group.max.size": "20",

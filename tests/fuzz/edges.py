@@ -23,7 +23,7 @@ NOW_MS = 1_700_000_000_000
 # folder once the mark of deletion is behind it.
 LONGEST_TOPIC = "l" * 249
 PASSING_TOPICS = ("passing", "p" * 215, LONGEST_TOPIC)
-KEPT_TOPICS = (corpus.TOPIC, "__consumer_offsets")
+KEPT_TOPICS = (corpus.TOPIC, "__consumer_offsets", "__transaction_state")
 TOPICS = (*(corpus.TOPIC,) * 12, *PASSING_TOPICS, "__consumer_offsets", "no-topic")
 GROUPS = ("group", "group", "group", "other", "g" * 249)
 CONFIGS = {
@@ -111,6 +111,10 @@ def plausible(key: ApiKey, name: str, kind: Kind, random: Random) -> Any:
             return random.choice([*CONFIGS])
         case "member_id":
             return random.choice(("", "", "member"))
+        case "transactional_id":
+            # Null is for producers without transactions, and few requests take it.
+            may_be_null = key in (ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID)
+            return random.choice((None, None, "ours")) if may_be_null else "ours"
         case "group_instance_id":
             return random.choice((None, None, "instance"))
         case "controller_epoch":

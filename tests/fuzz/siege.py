@@ -45,6 +45,9 @@ class Siege:
             "auto.create.topics.enable": "false",
             "offsets.topic.num.partitions": "1",
             "offsets.topic.replication.factor": "1",
+            "transaction.state.log.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
             **more,
         }
         self._cluster = Cluster(directory, settings=settings, kind=kind)
