@@ -18,7 +18,7 @@ from tests.group.test_commit_order import NOBODY, SlowReplicas, loaded
 
 def series_of(coordinator: GroupCoordinator) -> CollectorRegistry:
     broker = metrics.BrokerMetrics()
-    broker.watch({}, None, None, coordinator, {})  # type: ignore[arg-type]
+    broker.watch({}, None, None, coordinator, None, {})  # type: ignore[arg-type]
     registry = CollectorRegistry()
     registry.register(broker)
     return registry

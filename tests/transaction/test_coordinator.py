@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from odradek.metrics import BrokerMetrics
 from odradek.protocol.errors import ErrorCode
 from odradek.transaction.states import TransactionState
 from odradek.transaction.transaction import ProducerIdAndEpoch
@@ -43,6 +45,15 @@ async def on(tmp_path: Path) -> AsyncIterator[Coordinating]:
         coordinating = Coordinating(replicas)
         yield coordinating
         await coordinating.coordinator.close()
+
+
+def series(on: Coordinating, name: str, **labels: str) -> float | None:
+    """Return the value of a metric of the coordinator."""
+    broker = BrokerMetrics()
+    broker.watch({}, None, None, None, on.coordinator, {})  # type: ignore[arg-type]
+    registry = CollectorRegistry()
+    registry.register(broker)
+    return registry.get_sample_value(name, labels)
 
 
 async def test_transaction_is_committed_by_markers_in_all_its_partitions(on: Coordinating) -> None:
@@ -298,6 +309,8 @@ async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fen
     await on.state_is(TransactionState.COMPLETE_ABORT)
     running.cancel()
     assert {epoch for _, epoch, _, _ in on.leader.marked} == {1}
+    assert series(on, "odradek_transactions_timed_out_total") == 1
+    assert series(on, "odradek_transactional_ids", state="CompleteAbort") == 1
     assert await on.end(producer, commits=True) is ErrorCode.PRODUCER_FENCED
     answer = await on.coordinator.init_producer_id(ID, TIMEOUT_MS, producer)
     assert answer.error is ErrorCode.PRODUCER_FENCED

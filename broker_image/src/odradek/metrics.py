@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from odradek.quotas.client_quotas import ClientQuotas
     from odradek.replica.manager import ReplicaManager
     from odradek.security.authorizer import Authorizer
+    from odradek.transaction.coordinator import TransactionCoordinator
 
 MOST_TOPICS = 1000
 MOST_PARTITIONS = 10_000
@@ -152,6 +153,7 @@ class BrokerMetrics(Collector):
         self._replicas: ReplicaManager | None = None
         self._controller: IsController | None = None
         self._groups: GroupCoordinator | None = None
+        self._transactions: TransactionCoordinator | None = None
         self._listeners: Mapping[str, HasConnections] = {}
         self._quotas: ConnectionQuotas | None = None
         self._authorizer: Authorizer | None = None
@@ -168,6 +170,7 @@ class BrokerMetrics(Collector):
         replicas: ReplicaManager,
         controller: IsController,
         groups: GroupCoordinator,
+        transactions: TransactionCoordinator | None,
         listeners: Mapping[str, HasConnections],
         quotas: ConnectionQuotas | None = None,
         authorizer: Authorizer | None = None,
@@ -178,6 +181,7 @@ class BrokerMetrics(Collector):
         self._replicas = replicas
         self._controller = controller
         self._groups = groups
+        self._transactions = transactions
         self._listeners = listeners
         self._quotas = quotas
         self._authorizer = authorizer
@@ -252,6 +256,7 @@ class BrokerMetrics(Collector):
         yield from self._disk_series()
         yield from self._partition_series()
         yield from self._group_series()
+        yield from self._transaction_series()
         yield from self._quarantine_series()
         connections = GaugeMetricFamily(
             "odradek_connections", "Open connections", labels=["listener"]
@@ -535,6 +540,24 @@ class BrokerMetrics(Collector):
             end.add_metric(values, partition.log.log_end_offset)
             mark.add_metric(values, partition.high_watermark)
         yield from (size, start, end, mark)
+
+    def _transaction_series(self) -> Iterator[Metric]:
+        """Yield metrics of the transactional ids coordinated here."""
+        if self._transactions is None:
+            return
+        by_state = GaugeMetricFamily(
+            "odradek_transactional_ids",
+            "Transactional ids coordinated by this broker",
+            labels=["state"],
+        )
+        for state, count in sorted(self._transactions.count_by_state().items()):
+            by_state.add_metric([str(state)], count)
+        yield by_state
+        yield CounterMetricFamily(
+            "odradek_transactions_timed_out",
+            "Transactions aborted because they took longer than their producers' timeout",
+            value=self._transactions.timed_out,
+        )
 
     def _group_series(self) -> Iterator[Metric]:
         """Yield metrics of the groups coordinated here, with kafka_exporter's names."""

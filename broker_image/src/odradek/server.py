@@ -509,6 +509,7 @@ class Server:
             self._replicas,
             self._controller,
             self._groups,
+            self._transactions,
             self._listeners,
             quotas,
             self._authorizer,

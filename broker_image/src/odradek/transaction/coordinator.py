@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final, Protocol
@@ -89,6 +90,8 @@ class TransactionCoordinator:
         self._quarantines = quarantines
         self._clock_ms = clock_ms
         self._now_ms = now_ms
+        self.timed_out = 0
+        """How many transactions were aborted because they took too long."""
         self._shards = TransactionShards(
             replicas,
             partition_count,
@@ -307,6 +310,7 @@ class TransactionCoordinator:
                             entry.transactional_id,
                             found.following.timeout_ms,
                         )
+                        self.timed_out += 1
                         entry.begin(found.following)
                         self._shards.spawn(self._write_and_forget(shard, entry, found.following))
                 if len(few) == slices.STEPS_PER_SLICE:
@@ -329,6 +333,15 @@ class TransactionCoordinator:
                         writes.append(self._write(shard, entry, found.following))
                 await asyncio.gather(*writes)
                 await slices.pause()
+
+    def count_by_state(self) -> Counter[TransactionState]:
+        """Return how many ids are in each state. May be called from any thread."""
+        return Counter(
+            current.state
+            for shard in self._shards.loaded()
+            for entry in [*shard.entries.values()]
+            if (current := entry.current) is not None
+        )
 
     def _confirmed(self) -> list[TransactionShard]:
         return [shard for shard in self._shards.loaded() if shard.confirmed]

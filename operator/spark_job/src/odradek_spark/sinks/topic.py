@@ -1,4 +1,4 @@
-"""Sink topic: at least once, because a log is append-only and the brokers have no transactions.
+"""Sink topic: at least once, because a log is append-only, and Spark writes without transactions.
 
 A batch that is written again, or a task that Spark repeats, leaves duplicates. A reader can tell
 them, and a batch of which a part is missing, by the headers of each record:
