@@ -122,27 +122,47 @@ class Asker:
             answer = self._connection.ask(request, version)
             self.told[f"{said}, version {version}"] = _codes(answer)
 
-    def fetch(self, said: str, *partitions: int, stable: bool) -> None:
+    def end(self, said: str, *, commit: bool) -> None:
+        """Write a marker, as a coordinator does, and ask for offsets once they are stable."""
+        marker = transactions.WritableTxnMarker(
+            producer_id=PRODUCER,
+            producer_epoch=EPOCH,
+            transaction_result=commit,
+            topics=[
+                transactions.WritableTxnMarkerTopic(
+                    name="__consumer_offsets", partition_indexes=[0]
+                )
+            ],
+            coordinator_epoch=0,
+        )
+        answer = self._connection.ask(transactions.WriteTxnMarkersRequest(markers=[marker]), 0)
+        assert answer.markers[0].topics[0].partitions[0].error_code == 0
+        # Kafka takes the offsets in the background.
+        for _ in range(10_000):
+            if not any(code for *_, code in self.fetch(said, 0, 1, stable=True)):
+                return
+        raise AssertionError("the offsets stay unstable")
+
+    def fetch(self, said: str, *partitions: int, stable: bool) -> list[tuple[Any, ...]]:
         """Ask for offsets of partitions, of all where none is named."""
         asked = group_offsets.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[*partitions])
         request = group_offsets.OffsetFetchRequest(
             group_id=GROUP, topics=[asked] if partitions else None, require_stable=stable
         )
         answer = self._connection.ask(request, 7)
-        self.told[said] = (
-            answer.error_code,
-            sorted(
-                (
-                    part.partition_index,
-                    part.committed_offset,
-                    part.committed_leader_epoch,
-                    part.metadata,
-                    part.error_code,
-                )
-                for topic in answer.topics
-                for part in topic.partitions
-            ),
+        found = sorted(
+            (
+                part.partition_index,
+                part.committed_offset,
+                part.committed_leader_epoch,
+                part.metadata,
+                part.error_code,
+            )
+            for topic in answer.topics
+            for part in topic.partitions
         )
+        self.told[said] = answer.error_code, found
+        return found
 
     def delete(self, group: str) -> None:
         """Delete a group."""
@@ -178,6 +198,10 @@ def asked_of(port: int) -> dict[str, object]:
         for stable in (True, False):
             asker.fetch(f"{name}, stable {stable}", *partitions, stable=stable)
     newest = range(3, 4)
+    asker.end("after the commit", commit=True)
+    asker.commit("another transaction", 1, versions=newest)
+    asker.end("after the abort", commit=False)
+    asker.commit("a third one", 0, 1, versions=newest)
     member_id, generation = asker.join("members", "i")
     for number, (member, instance, claimed) in enumerate(
         (
