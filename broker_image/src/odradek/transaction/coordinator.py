@@ -26,7 +26,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.transaction import decisions, records
 from odradek.transaction.decisions import Answer, ProducerIdNeeded, Write
-from odradek.transaction.markers import EndedTransaction, MarkerFencedError, Leaders, MarkerSender
+from odradek.transaction.markers import EndedTransaction, Leaders, MarkerFencedError, MarkerSender
 from odradek.transaction.shard import TransactionShard
 from odradek.transaction.shards import TransactionShards
 from odradek.transaction.states import PREPARED, TransactionState
