@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaException, Producer
 
 from odradek.log.records import batch as batches
 from odradek.log.records import compression, legacy, records
@@ -169,14 +168,14 @@ def test_api_versions_too_new_is_answered_in_version_0_with_what_is_served(
     assert (18, 0, 4) in [(k.api_key, k.min_version, k.max_version) for k in found.api_keys]
 
 
-def test_advertised_versions_keep_produce_0_and_leave_transactions_out(cluster: Cluster) -> None:
+def test_advertised_versions_keep_produce_0_and_have_transactions(cluster: Cluster) -> None:
     found = ask(
         cluster, ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3
     )
     ranges = {key.api_key: (key.min_version, key.max_version) for key in found.api_keys}
     assert ranges[ApiKey.PRODUCE] == (0, 9)
     assert ranges[ApiKey.FETCH] == (0, 12)
-    assert not ranges.keys() & {24, 25, 26, 27, 28}
+    assert [ranges[key] for key in (24, 25, 26, 27)] == [(0, 3), (0, 3), (0, 3), (0, 1)]
 
 
 def produced(
@@ -419,25 +418,6 @@ def test_sequence_gap_old_epoch_and_repeat_have_their_codes(cluster: Cluster) ->
     assert send_as(0) == first
     assert send_as(5)[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert send_as(2, epoch=0)[0] == ErrorCode.INVALID_PRODUCER_EPOCH
-
-
-def test_transactional_producer_is_refused_for_good(cluster: Cluster) -> None:
-    found = ask(
-        cluster, InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000), 1
-    )
-    assert found.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-
-
-def test_transactional_producer_of_librdkafka_hears_that_there_are_no_transactions(
-    cluster: Cluster,
-) -> None:
-    producer = Producer(
-        {"bootstrap.servers": cluster.bootstrap, "transactional.id": "t", "log_level": 0}
-    )
-    with pytest.raises(KafkaException) as refused:
-        producer.init_transactions(60)
-    assert refused.value.args[0].fatal()
-    assert "does not support transactions" in refused.value.args[0].str()
 
 
 def fetched(cluster: Cluster, version: int, offset: int = 0, **session: Any) -> FetchResponse:
