@@ -380,19 +380,21 @@ def refuse_leave(error: ErrorCode) -> groups.LeaveGroupResponse:
     return groups.LeaveGroupResponse(error_code=error)
 
 
+_OF_KEY_TYPE = {
+    0: (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    1: (ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+}
+
+
 async def find_coordinator(
     broker: Broker,
     request: groups.FindCoordinatorRequest,
     context: RequestContext,
     handle: Handle,
 ) -> object:
-    """Need Describe on the group or the transactional id."""
-    kind, code = (
-        (ResourceType.TRANSACTIONAL_ID, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if request.key_type == 1
-        else (ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    )
-    if allowed(broker, context, AclOperation.DESCRIBE, kind, request.key):
+    """Need Describe on the group or the transactional id. The handler refuses other types."""
+    kind, code = _OF_KEY_TYPE.get(request.key_type, (None, ErrorCode.NONE))
+    if kind is None or allowed(broker, context, AclOperation.DESCRIBE, kind, request.key):
         return await handle(broker, request, context)
     return groups.FindCoordinatorResponse(
         error_code=code, error_message=code.name, node_id=-1, host="", port=-1
