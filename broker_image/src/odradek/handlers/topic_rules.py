@@ -16,6 +16,7 @@ from odradek.handlers import authorization
 from odradek.handlers.authorization import allowed
 from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.rules import Handle, Rule, each_refused
+from odradek.log.records import batch
 from odradek.net.frame import ProtocolViolation
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import fetch as fetch_messages
@@ -49,16 +50,20 @@ async def produce(
     context: RequestContext,
     handle: Handle,
 ) -> object:
-    """Need Write on the transactional id, if there is one, and on each topic."""
+    """Need Write on each topic, and for transactional batches on the transactional id."""
     denied = TOPIC_DENIED
     passed: list[Any] = []
     refused: list[Any] = request.topic_data
-    if request.transactional_id is not None and not allowed(
-        broker,
-        context,
-        AclOperation.WRITE,
-        ResourceType.TRANSACTIONAL_ID,
-        request.transactional_id,
+    if (
+        request.transactional_id is not None
+        and await _has_transactional_batch(request)
+        and not allowed(
+            broker,
+            context,
+            AclOperation.WRITE,
+            ResourceType.TRANSACTIONAL_ID,
+            request.transactional_id,
+        )
     ):
         denied = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     else:
@@ -86,6 +91,15 @@ async def produce(
         raise ProtocolViolation(f"acks=0 to {refused[0].name[:249]}: {denied.name}")
     answer.responses += denials
     return answer
+
+
+async def _has_transactional_batch(request: produce_messages.ProduceRequest) -> bool:
+    for few in slices.cut_members(request.topic_data, lambda topic: topic.partition_data):
+        if any(batch.begins_transactional(part.records or b"") for _, part in few):
+            return True
+        if len(few) == slices.STEPS_PER_SLICE:
+            await slices.pause()
+    return False
 
 
 async def fetch(

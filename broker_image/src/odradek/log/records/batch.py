@@ -55,6 +55,7 @@ LEADER_EPOCH_POSITION = 12
 """Where a batch of magic 2 has its leader epoch, an i32 that the checksum does not cover."""
 MAGIC_POSITION = 16
 """Where every format says which it is."""
+_ATTRIBUTES_POSITION = 22
 
 _PATCH = struct.Struct(">qii")
 _CRC_POSITION = 17
@@ -224,6 +225,15 @@ def scan(buffer: View, position: int = 0) -> Iterator[tuple[int, Header]]:
             position += size
         else:
             return
+
+
+def begins_transactional(buffer: View) -> bool:
+    """Return whether the first batch is a transactional one."""
+    return (
+        len(buffer) > _ATTRIBUTES_POSITION
+        and buffer[MAGIC_POSITION] == 2
+        and bool(buffer[_ATTRIBUTES_POSITION] & TRANSACTIONAL)
+    )
 
 
 def check_crc(buffer: View, position: int, header: Header) -> None:
