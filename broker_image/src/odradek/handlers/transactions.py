@@ -122,8 +122,6 @@ async def add_offsets_to_txn(
     count = broker.groups.partition_count()
     if count is None:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    elif not request.group_id:
-        error = ErrorCode.INVALID_GROUP_ID
     else:
         partition = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, count))
         error = await broker.transactions.add_partitions(
