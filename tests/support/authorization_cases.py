@@ -17,6 +17,7 @@ from typing import Any
 
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import (
     acls,
     admin,
@@ -43,7 +44,7 @@ from tests.support.logs import batch
 
 ADMIN, SENDER = "127.0.0.1", "127.0.0.2"
 TOPIC, OTHER, GROUP, CLUSTER = "seen", "hidden", "readers", "kafka-cluster"
-TRANSACTION = "copying"
+TRANSACTIONAL_ID = "copying"
 Right = tuple[Operation, Type, str]
 TIMEOUT_MS = 30_000
 _FRESH = re.compile("fresh-[0-9]+-[0-9]+")
@@ -140,20 +141,28 @@ def _cluster(operation: Operation) -> Right:
     return operation, Type.CLUSTER, CLUSTER
 
 
+def _id(operation: Operation, name: str = TRANSACTIONAL_ID) -> Right:
+    return operation, Type.TRANSACTIONAL_ID, name
+
+
 def _always(*rights: Right) -> Callable[[str], tuple[Right, ...]]:
     return lambda fresh: rights
 
 
-def _produce(*names: str, acks: int = 1) -> produce_messages.ProduceRequest:
+def _produce(
+    *names: str,
+    acks: int = 1,
+    transactional_id: str | None = None,
+    records: bytes = batch(b"v"),
+) -> produce_messages.ProduceRequest:
     return produce_messages.ProduceRequest(
+        transactional_id=transactional_id,
         acks=acks,
         timeout_ms=TIMEOUT_MS,
         topic_data=[
             produce_messages.TopicProduceData(
                 name=name,
-                partition_data=[
-                    produce_messages.PartitionProduceData(index=0, records=batch(b"v"))
-                ],
+                partition_data=[produce_messages.PartitionProduceData(index=0, records=records)],
             )
             for name in names
         ],
@@ -270,7 +279,7 @@ def _committed(names: tuple[str, ...] | None) -> group_offsets.OffsetFetchReques
 
 def _commit_in_transaction(fresh: str) -> transactions.TxnOffsetCommitRequest:
     return transactions.TxnOffsetCommitRequest(
-        transactional_id=TRANSACTION,
+        transactional_id=TRANSACTIONAL_ID,
         group_id=GROUP,
         producer_id=1000,
         producer_epoch=0,
@@ -396,6 +405,61 @@ def _update(fresh: str) -> control.UpdateMetadataRequest:
     )
 
 
+def _initialize(transactional_id: str | None) -> producers.InitProducerIdRequest:
+    return producers.InitProducerIdRequest(
+        transactional_id=transactional_id, transaction_timeout_ms=60_000
+    )
+
+
+def _add(*names: str, producer_epoch: int = 0) -> transactions.AddPartitionsToTxnRequest:
+    return transactions.AddPartitionsToTxnRequest(
+        transactional_id=TRANSACTIONAL_ID,
+        producer_id=0,
+        producer_epoch=producer_epoch,
+        topics=[
+            transactions.AddPartitionsToTxnTopic(name=name, partitions=[0, 0]) for name in names
+        ],
+    )
+
+
+def _add_offsets(group: str) -> transactions.AddOffsetsToTxnRequest:
+    return transactions.AddOffsetsToTxnRequest(
+        transactional_id=TRANSACTIONAL_ID, producer_id=0, producer_epoch=0, group_id=group
+    )
+
+
+def _end(producer_epoch: int = 0) -> transactions.EndTxnRequest:
+    return transactions.EndTxnRequest(
+        transactional_id=TRANSACTIONAL_ID,
+        producer_id=0,
+        producer_epoch=producer_epoch,
+        committed=True,
+    )
+
+
+def _write_markers() -> transactions.WriteTxnMarkersRequest:
+    return transactions.WriteTxnMarkersRequest(
+        markers=[
+            transactions.WritableTxnMarker(
+                producer_id=producer_id,
+                producer_epoch=0,
+                transaction_result=True,
+                topics=[
+                    transactions.WritableTxnMarkerTopic(name=name, partition_indexes=[0])
+                    for name in (TOPIC, OTHER, "none")
+                ],
+                coordinator_epoch=0,
+            )
+            for producer_id in (7_001, 7_002)
+        ]
+    )
+
+
+def _find(transactional_id: str) -> groups.FindCoordinatorRequest:
+    return groups.FindCoordinatorRequest(key=transactional_id, key_type=1)
+
+
+TRANSACTIONAL = batch(b"v", producer_id=0, producer_epoch=0, base_sequence=0, transactional=True)
 READ, WRITE, CREATE, DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
 ALTER, DESCRIBE, ACT = Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION
 DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
@@ -486,7 +550,7 @@ CASES = [
             f"TxnOffsetCommit v{version}",
             version,
             _commit_in_transaction,
-            _always((WRITE, Type.TRANSACTIONAL_ID, TRANSACTION), _group(READ), _topic(READ)),
+            _always(_id(WRITE), _group(READ), _topic(READ)),
         )
         for version in (0, 3)
     ),
@@ -589,6 +653,82 @@ CASES = [
         lambda _: producers.InitProducerIdRequest(transaction_timeout_ms=1000),
         _always(_cluster(Operation.IDEMPOTENT_WRITE)),
     ),
+    Case(
+        "FindCoordinator of a transactional id",
+        3,
+        lambda _: _find(TRANSACTIONAL_ID),
+        _always(_id(DESCRIBE)),
+    ),
+    Case(
+        "FindCoordinator of type 2",
+        3,
+        lambda _: groups.FindCoordinatorRequest(key=GROUP, key_type=2),
+        _always(_group(DESCRIBE)),
+    ),
+    Case(
+        "InitProducerId of a transactional id",
+        4,
+        lambda fresh: _initialize(fresh),
+        lambda fresh: (_id(WRITE, fresh),),
+    ),
+    Case("InitProducerId of no id", 4, lambda _: _initialize(""), _always(_id(WRITE, "*"))),
+    Case(
+        "AddPartitionsToTxn with another",
+        3,
+        lambda _: _add(TOPIC, OTHER),
+        _always(_id(WRITE), _topic(WRITE)),
+    ),
+    Case(
+        "AddPartitionsToTxn missing",
+        3,
+        lambda _: _add(TOPIC, "none"),
+        _always(_id(WRITE), _topic(WRITE), _topic(WRITE, "none")),
+    ),
+    Case(
+        "AddPartitionsToTxn internal",
+        3,
+        lambda _: _add(TOPIC, "__consumer_offsets"),
+        _always(_id(WRITE), _topic(WRITE), _topic(WRITE, "__consumer_offsets")),
+    ),
+    Case(
+        "AddPartitionsToTxn of another producer",
+        3,
+        lambda _: _add(TOPIC, producer_epoch=1),
+        _always(_id(WRITE), _topic(WRITE)),
+    ),
+    Case(
+        "AddPartitionsToTxn of another producer, v1",
+        1,
+        lambda _: _add(TOPIC, producer_epoch=1),
+        _always(_id(WRITE), _topic(WRITE)),
+    ),
+    Case("EndTxn of nothing", 3, lambda _: _end(), _always(_id(WRITE))),
+    Case("AddPartitionsToTxn", 3, lambda _: _add(TOPIC), _always(_id(WRITE), _topic(WRITE))),
+    Case(
+        "Produce transactional",
+        8,
+        lambda _: _produce(
+            TOPIC, acks=-1, transactional_id=TRANSACTIONAL_ID, records=TRANSACTIONAL
+        ),
+        _always(_id(WRITE), _topic(WRITE)),
+    ),
+    Case(
+        "Produce plain with an id",
+        8,
+        lambda _: _produce(TOPIC, transactional_id=TRANSACTIONAL_ID),
+        _always(_id(WRITE), _topic(WRITE)),
+    ),
+    Case("AddOffsetsToTxn", 3, lambda _: _add_offsets(GROUP), _always(_id(WRITE), _group(READ))),
+    Case(
+        "AddOffsetsToTxn of no group",
+        3,
+        lambda _: _add_offsets(""),
+        _always(_id(WRITE), _group(READ, "*")),
+    ),
+    Case("EndTxn of another producer", 3, lambda _: _end(1), _always(_id(WRITE))),
+    Case("EndTxn of another producer, v1", 1, lambda _: _end(1), _always(_id(WRITE))),
+    Case("EndTxn", 3, lambda _: _end(), _always(_id(WRITE))),
+    Case("WriteTxnMarkers", 1, lambda _: _write_markers(), _always(_cluster(ACT))),
     Case("OffsetForLeaderEpoch", 3, lambda _: _epochs(-1), _always(_topic(DESCRIBE))),
     Case("OffsetForLeaderEpoch follower", 3, lambda _: _epochs(7), _always(_cluster(ACT))),
     Case("DescribeAcls", 2, _describe_acls, _always(_cluster(DESCRIBE))),
@@ -682,6 +822,11 @@ class Asker:
             assert made.topics[0].error_code == 0, made
         while self._admin.ask(_commit(), 7).topics[0].partitions[0].error_code:
             self._admin.ask(groups.FindCoordinatorRequest(key=GROUP), 3)
+        while self._admin.ask(_find(TRANSACTIONAL_ID), 3).error_code:
+            pass
+        while (made := self._admin.ask(_initialize(TRANSACTIONAL_ID), 4)).error_code:
+            pass
+        assert (made.producer_id, made.producer_epoch) == (0, 0)
 
     def results(self) -> dict[str, str]:
         """Return the codes by case and variant."""
@@ -696,6 +841,9 @@ class Asker:
                     break
                 said, rights = variants[turn]
                 found[f"{case.name}, with {said}"] = self._one(case, fresh, rights)
+            if case.name == "EndTxn":
+                while self._admin.ask(_end(), 3).error_code == ErrorCode.CONCURRENT_TRANSACTIONS:
+                    pass  # its markers are being written
         self._admin.close()
         return found
 
@@ -755,6 +903,9 @@ SETTINGS = {
     "auto.leader.rebalance.enable": "false",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
     "zookeeper.session.timeout.ms": "30000",
 }
 
@@ -762,6 +913,11 @@ SETTINGS = {
 def allow_administrator(client: Any) -> None:
     """Let whoever comes from ADMIN do everything, in the ZooKeeper of brokers to be started."""
     entry = AclEntry(ANONYMOUS, PermissionType.ALLOW, Operation.ALL, ADMIN)
-    for kind, name in ((Type.CLUSTER, CLUSTER), (Type.TOPIC, "*"), (Type.GROUP, "*")):
+    for kind, name in (
+        (Type.CLUSTER, CLUSTER),
+        (Type.TOPIC, "*"),
+        (Type.GROUP, "*"),
+        (Type.TRANSACTIONAL_ID, "*"),
+    ):
         path = acl_znodes.acl_path(ResourcePattern(kind, name))
         client.create(path, acl_znodes.encode_acls([entry]), makepath=True)
