@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from odradek.log.partition.log import Log
+from odradek.log.partition.producers import ProducerStates
 from odradek.log.records import contents, records
 from odradek.log.records.batch import Origin
 from odradek.log.records.contents import Marker
@@ -64,6 +65,21 @@ def refusal(of: Callable[[], object]) -> ErrorCode:
     with pytest.raises(KafkaError) as refused:
         of()
     return refused.value.code
+
+
+def test_batch_whose_append_broke_off_does_not_hold_committed_records_back(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ProducerStates, "note", broken)
+        with pytest.raises(MemoryError):
+            send(log, 0, transactional=False)
+    plain = records.make([(b"k", b"v")], START_MS)
+    log.append_as_leader(plain, 0, origin=Origin.CLIENT)
+    assert stable(log) == 2
 
 
 def test_transaction_is_open_until_its_marker(log: Log) -> None:

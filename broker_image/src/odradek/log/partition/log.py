@@ -302,9 +302,9 @@ class Log:
         newest_ms = header.max_timestamp if append_time_ms is None else append_time_ms
         time_ms = -1 if append_time_ms is None else append_time_ms
         by_producer = header.producer_id >= 0
+        if self.producers.end_offset != base:
+            self.reload_producers()  # an append broke off behind its write
         if by_producer:
-            if self.producers.end_offset != base:
-                self.reload_producers()  # an append broke off behind its write
             repeat = self.producers.check(header, origin)
             if header.attributes & batch.CONTROL:
                 self.producers.check_marker(header, contents.marker_of(header, data))
@@ -317,7 +317,7 @@ class Log:
         self._write(buffers, size, (place,), last, newest_ms, now_ms, base)
         if by_producer:
             self._note_producer(header, last, newest_ms, data)
-        elif self.producers.end_offset == base:  # else a batch before is still to be noted
+        else:
             self.producers.end_offset = last + 1
         # Last, because it writes a file, which can fail: the batch is in the log all the same.
         self.epochs.note_batch(2, leader_epoch, base)
