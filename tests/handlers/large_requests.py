@@ -88,9 +88,14 @@ from odradek.protocol.messages.topics import (
     CreateTopicsRequest,
 )
 from odradek.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 
 TOPIC = "wide"
@@ -277,6 +282,31 @@ COMMITS_IN_TRANSACTION = TxnOffsetCommitRequest(
         )
     ],
 )
+ADDED = AddPartitionsToTxnRequest(
+    transactional_id="t",
+    producer_id=7,
+    producer_epoch=0,
+    topics=[AddPartitionsToTxnTopic(name=TOPIC, partitions=[*range(PARTITIONS)])],
+)
+
+
+def markers(count: int, topics: list[WritableTxnMarkerTopic]) -> WriteTxnMarkersRequest:
+    """Return the markers of several transactions with the same partitions."""
+    return WriteTxnMarkersRequest(
+        markers=[
+            WritableTxnMarker(
+                producer_id=number,
+                producer_epoch=0,
+                transaction_result=True,
+                topics=topics,
+                coordinator_epoch=0,
+            )
+            for number in range(count)
+        ]
+    )
+
+
+MARKERS = markers(1, [WritableTxnMarkerTopic(name=TOPIC, partition_indexes=[*range(PARTITIONS)])])
 OFFSETS_OF_ALL = group_messages.OffsetFetchRequest(group_id=GROUP, topics=None)
 OFFSET_DELETIONS = group_messages.OffsetDeleteRequest(
     group_id=GROUP,
@@ -372,4 +402,12 @@ def large_requests() -> list[tuple[object, int]]:
         (LeaveGroupRequest(group_id=GROUP,
             members=[MemberIdentity(member_id=one) for one in MANY_NAMES]), 4),
         (ListGroupsRequest(states_filter=MANY_NAMES), 4),
+        (AddPartitionsToTxnRequest(transactional_id="t", producer_id=7, producer_epoch=0,
+            topics=empty(AddPartitionsToTxnTopic)), 3),
+        (AddPartitionsToTxnRequest(transactional_id="t", producer_id=7, producer_epoch=0, topics=[
+            AddPartitionsToTxnTopic(name=TOPIC, partitions=MANY_INDEXES)]), 3),
+        (markers(MANY, []), 1),
+        (markers(MANY, [WritableTxnMarkerTopic(name="none", partition_indexes=[0])]), 1),
+        (markers(1, empty(WritableTxnMarkerTopic, array="partition_indexes")), 1),
+        (markers(1, [WritableTxnMarkerTopic(name=TOPIC, partition_indexes=MANY_INDEXES)]), 1),
     ]  # fmt: skip

@@ -40,6 +40,7 @@ from odradek.protocol.messages.sasl import (
     SaslHandshakeRequest,
     ScramCredentialDeletion,
 )
+from odradek.protocol.messages.transactions import WritableTxnMarkerTopic
 from odradek.quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from odradek.security.acl_watcher import AclWatcher
 from odradek.security.acls import (
@@ -52,7 +53,7 @@ from odradek.security.acls import (
 )
 from odradek.security.authorizer import Authorizer
 from odradek.values import Principal
-from tests.handlers.large_requests import MANY, MANY_NAMES, Turns, frame
+from tests.handlers.large_requests import MANY, MANY_NAMES, Turns, frame, markers
 from tests.support import control
 from tests.support.logs import batch
 from tests.support.replicas import TOPIC, Replicas
@@ -274,6 +275,10 @@ def quota_change(parts: list[QuotaEntityData], operations: list[QuotaOperation])
                 upsertions=[],
             ),
         ),
+        (
+            rules.refuse_markers,
+            markers(1, [WritableTxnMarkerTopic(name="t", partition_indexes=[*range(MANY)])]),
+        ),
         (alter_client_quotas, quota_change(OF_USER, [*[SET] * MANY, UNKNOWN])),
         (alter_client_quotas, quota_change(OF_USER * MANY, [UNKNOWN])),
         (
@@ -284,7 +289,14 @@ def quota_change(parts: list[QuotaEntityData], operations: list[QuotaOperation])
             ),
         ),
     ],
-    ids=["refused quotas", "refused credentials", "quotas", "parts", "credentials"],
+    ids=[
+        "refused quotas",
+        "refused credentials",
+        "refused markers",
+        "quotas",
+        "parts",
+        "credentials",
+    ],
 )
 async def test_large_changes_of_rights_and_quotas_let_others_run(
     guarded: Broker, serve: Callable[..., Any], request_: object

@@ -22,7 +22,9 @@ from odradek.handlers import (
     group_offsets,
     offsets,
     produce,
+    transaction_markers,
     transaction_offsets,
+    transactions,
 )
 from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.dispatch import ELEMENTS_AT_ONCE, SERVED
@@ -51,6 +53,7 @@ from odradek.protocol.messages.topics import (
 )
 from odradek.replica.role_changes import ROLES_PER_SLICE
 from tests.handlers.large_requests import (
+    ADDED,
     ALTER,
     ALTER_INCREMENTALLY,
     COMMITS,
@@ -60,6 +63,7 @@ from tests.handlers.large_requests import (
     LIST_OFFSETS,
     MANY,
     MANY_NAMES,
+    MARKERS,
     NAMES,
     OFFSET_DELETIONS,
     OFFSETS_OF_ALL,
@@ -106,6 +110,8 @@ async def test_others_run_while_a_large_request_is_served(
         (offsets.list_offsets, LIST_OFFSETS, 5),
         (group_offsets.offset_commit, COMMITS, 8),
         (transaction_offsets.txn_offset_commit, COMMITS_IN_TRANSACTION, 3),
+        (transactions.add_partitions_to_txn, ADDED, 3),
+        (transaction_markers.write_txn_markers, MARKERS, 1),
         (group_offsets.offset_fetch, OFFSETS_OF_ALL, 7),
         (group_offsets.offset_delete, OFFSET_DELETIONS, 0),
         (alter_configs.alter_configs, ALTER, 1),
@@ -117,15 +123,22 @@ async def test_others_run_while_a_large_request_is_served(
 )
 async def test_a_handler_gives_the_loop_back_between_slices(
     coordinating: Broker,
+    monkeypatch: pytest.MonkeyPatch,
     serve: Callable[[Broker, object, RequestContext], Coroutine[Any, Any, Any]],
     request_: object,
     version: int,
 ) -> None:
     """Beside the turns for decoding and encoding."""
+    monkeypatch.setattr(coordinating.transactions, "add_partitions", not_coordinator, raising=False)
     turns = Turns()
     await turns.during(serve(coordinating, request_, context(version)))
     # The last of the pauses may be where the work ends.
     assert turns.count >= PARTITIONS // slices.STEPS_PER_SLICE - 1
+
+
+async def not_coordinator(*arguments: object) -> ErrorCode:
+    """Stand for a coordinator of transactions that another broker has."""
+    return ErrorCode.NOT_COORDINATOR
 
 
 async def test_decoding_and_encoding_give_the_loop_back_too(wide: Broker) -> None:
@@ -169,6 +182,7 @@ async def test_every_handler_gives_the_loop_back(
         active=False, elect_leaders=refuse, reassign=refuse, list_reassignments=refuse
     )
     broker = dataclasses.replace(coordinating, controller=controller)  # type: ignore[arg-type]
+    monkeypatch.setattr(broker.transactions, "add_partitions", not_coordinator, raising=False)
     counts = {}
     for number, (request, version) in enumerate(large_requests()):
         turns = Turns()

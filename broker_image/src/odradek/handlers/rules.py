@@ -108,26 +108,24 @@ async def refuse_markers(
 ) -> transactions.WriteTxnMarkersResponse:
     """Refuse each partition of each marker."""
     refused = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    return transactions.WriteTxnMarkersResponse(
-        markers=[
-            transactions.WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    transactions.WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            transactions.WritableTxnMarkerPartitionResult(
-                                partition_index=index, error_code=refused
-                            )
-                            for index in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.markers
-        ]
-    )
+    results = []
+    for number, marker in enumerate(request.markers, 1):
+        topics = await _each_refused(
+            marker.topics,
+            lambda topic: topic.partition_indexes,
+            lambda topic, found: transactions.WritableTxnMarkerTopicResult(
+                name=topic.name, partitions=found
+            ),
+            lambda index: transactions.WritableTxnMarkerPartitionResult(
+                partition_index=index, error_code=refused
+            ),
+        )
+        results.append(
+            transactions.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics)
+        )
+        if number % slices.STEPS_PER_SLICE == 0:
+            await slices.pause()
+    return transactions.WriteTxnMarkersResponse(markers=results)
 
 
 async def refuse_leader_and_isr(

@@ -94,11 +94,13 @@ async def produce(
 
 
 async def _has_transactional_batch(request: produce_messages.ProduceRequest) -> bool:
-    for few in slices.cut_members(request.topic_data, lambda topic: topic.partition_data):
+    for number, few in enumerate(
+        slices.cut_members(request.topic_data, lambda topic: topic.partition_data)
+    ):
+        if number:
+            await slices.pause()
         if any(batch.begins_transactional(part.records or b"") for _, part in few):
             return True
-        if len(few) == slices.STEPS_PER_SLICE:
-            await slices.pause()
     return False
 
 

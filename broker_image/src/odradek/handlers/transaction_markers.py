@@ -6,7 +6,7 @@ transaction's records, or skip them, and the offsets that a group committed in i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import groupby
 
 from odradek import slices
@@ -32,45 +32,59 @@ async def write_txn_markers(
     broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse:
     """Write the markers, each to the partitions of it that this broker leads."""
-    begun: list[tuple[WritableTxnMarker, Appended]] = []
-    for few in slices.cut(request.markers):
-        begun += [(marker, await _begin(broker, marker)) for marker in few]
-        if len(few) == slices.STEPS_PER_SLICE:
-            await slices.pause()
+    pace = _Pace()
+    begun = [
+        (marker, [one async for one in _begin(broker, marker, pace)]) for marker in request.markers
+    ]
     results = []
-    for marker, appended in begun:
-        await appended.acknowledged()
-        for outcome in appended.outcomes:
-            if outcome.key.topic == OFFSETS_TOPIC and outcome.error is ErrorCode.NONE:
-                await broker.groups.commits.complete_transaction(
-                    outcome.key.partition,
-                    marker.producer_id,
-                    commits=marker.transaction_result,
-                    position=outcome.base_offset,
-                )
-        results.append(
-            WritableTxnMarkerResult(
-                producer_id=marker.producer_id, topics=[*_by_topic(appended.outcomes)]
-            )
-        )
+    for marker, appends in begun:
+        topics: list[WritableTxnMarkerTopicResult] = []
+        for appended in appends:
+            await appended.acknowledged()
+            for outcome in appended.outcomes:
+                if outcome.key.topic == OFFSETS_TOPIC and outcome.error is ErrorCode.NONE:
+                    await broker.groups.commits.complete_transaction(
+                        outcome.key.partition,
+                        marker.producer_id,
+                        commits=marker.transaction_result,
+                        position=outcome.base_offset,
+                    )
+            topics += _by_topic(appended.outcomes)
+            await pace.step(len(appended.outcomes))
+        results.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
+        await pace.step()
     return WriteTxnMarkersResponse(markers=results)
 
 
-async def _begin(broker: Broker, marker: WritableTxnMarker) -> Appended:
+class _Pace:
+    """Lets others run between the steps of a large request."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    async def step(self, count: int = 1) -> None:
+        """Note that steps were made."""
+        self._steps += count
+        if self._steps >= slices.STEPS_PER_SLICE:
+            self._steps = 0
+            await slices.pause()
+
+
+async def _begin(broker: Broker, marker: WritableTxnMarker, pace: _Pace) -> AsyncIterator[Appended]:
+    """Append a marker to all its partitions, some at a time."""
     data = contents.make_marker(
         marker.producer_id,
         marker.producer_epoch,
         Marker(marker.coordinator_epoch, marker.transaction_result),
         wall_ms(),
     )
-    entries = [
-        (TopicPartition(topic.name, index), data)
-        for topic in marker.topics
-        for index in topic.partition_indexes
-    ]
-    return await broker.replicas.begin_append(
-        entries, ACKS_ALL, broker.config.request_timeout_ms, Origin.COORDINATOR
-    )
+    await pace.step()
+    for few in slices.cut_members(marker.topics, lambda topic: topic.partition_indexes):
+        entries = [(TopicPartition(topic.name, index), data) for topic, index in few]
+        yield await broker.replicas.begin_append(
+            entries, ACKS_ALL, broker.config.request_timeout_ms, Origin.COORDINATOR
+        )
+        await pace.step(len(few) or slices.STEPS_PER_SLICE)
 
 
 def _by_topic(outcomes: list[AppendOutcome]) -> Iterator[WritableTxnMarkerTopicResult]:

@@ -67,7 +67,9 @@ def _refused(
 ) -> Generator[None, None, dict[TopicPartition, ErrorCode]]:
     """Return the partitions that cannot be added, in slices."""
     refused: dict[TopicPartition, ErrorCode] = {}
-    for few in slices.cut_members(topics, lambda topic: topic.partitions):
+    for number, few in enumerate(slices.cut_members(topics, lambda topic: topic.partitions)):
+        if number:
+            yield
         for topic, index in few:
             if topic.name in denied or topic.name in INTERNAL_TOPICS:
                 error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -76,8 +78,6 @@ def _refused(
             else:
                 continue
             refused[TopicPartition(topic.name, index)] = error
-        if len(few) == slices.STEPS_PER_SLICE:
-            yield
     return refused
 
 
@@ -85,10 +85,10 @@ def _keys(
     topics: Collection[AddPartitionsToTxnTopic],
 ) -> Generator[None, None, set[TopicPartition]]:
     keys: set[TopicPartition] = set()
-    for few in slices.cut_members(topics, lambda topic: topic.partitions):
-        keys.update(TopicPartition(topic.name, index) for topic, index in few)
-        if len(few) == slices.STEPS_PER_SLICE:
+    for number, few in enumerate(slices.cut_members(topics, lambda topic: topic.partitions)):
+        if number:
             yield
+        keys.update(TopicPartition(topic.name, index) for topic, index in few)
     return keys
 
 
@@ -99,7 +99,9 @@ def _results(
 ) -> Generator[None, None, list[AddPartitionsToTxnTopicResult]]:
     """Return the answers of all partitions, in slices: `error` where none is refused by itself."""
     results: dict[str, AddPartitionsToTxnTopicResult] = {}
-    for few in slices.cut_members(topics, lambda topic: topic.partitions):
+    for number, few in enumerate(slices.cut_members(topics, lambda topic: topic.partitions)):
+        if number:
+            yield
         for topic, index in few:
             if topic.name not in results:
                 results[topic.name] = AddPartitionsToTxnTopicResult(name=topic.name, results=[])
@@ -109,8 +111,6 @@ def _results(
                     error_code=refused.get(TopicPartition(topic.name, index), error),
                 )
             )
-        if len(few) == slices.STEPS_PER_SLICE:
-            yield
     return [*results.values()]
 
 
