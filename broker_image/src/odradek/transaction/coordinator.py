@@ -151,7 +151,9 @@ class TransactionCoordinator:
         return (await self._carried_out(shard, entry, found)).error
 
     def _shard_of(self, transactional_id: str) -> TransactionShard:
-        """Return the shard of an id. Raises KafkaError as `LedShards.of`."""
+        """Return the shard of an id, which is never empty. Raises KafkaError as `LedShards.of`."""
+        if not transactional_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
         shard = self._shards.of(transactional_id)
         if not shard.confirmed:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
