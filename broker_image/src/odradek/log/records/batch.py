@@ -291,7 +291,7 @@ def validate(records: View, header: Header, origin: Origin) -> None:
     """
     (
         base_offset, length, _, _, crc, attributes, last_offset_delta, _, _,
-        producer_id, _, base_sequence, record_count,
+        producer_id, producer_epoch, base_sequence, record_count,
     ) = header  # fmt: skip
     computed = crc32c(_view(records)[CRC_START:])
     if computed != crc:
@@ -334,6 +334,8 @@ def validate(records: View, header: Header, origin: Origin) -> None:
                 ErrorCode.INVALID_RECORD,
                 f"producer {producer_id} sent base sequence {base_sequence}",
             )
+    elif attributes & CONTROL and NO_PRODUCER_ID in (producer_id, producer_epoch):
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a marker without a producer id and epoch")
 
 
 def has_valid_times(header: Header, now_ms: int, difference_max_ms: int) -> bool:
