@@ -310,16 +310,25 @@ def _forget(fresh: str) -> group_offsets.OffsetDeleteRequest:
     )
 
 
-def _create(fresh: str) -> topics.CreateTopicsRequest:
+def creation(*names: str, partitions: int = 1) -> topics.CreateTopicsRequest:
+    """Return a request that makes topics."""
     return topics.CreateTopicsRequest(
         topics=[
             topics.CreatableTopic(
-                name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[]
+                name=name,
+                num_partitions=partitions,
+                replication_factor=1,
+                assignments=[],
+                configs=[],
             )
-            for name in (fresh, f"{fresh}-other")
+            for name in names
         ],
         timeout_ms=TIMEOUT_MS,
     )
+
+
+def _create(fresh: str) -> topics.CreateTopicsRequest:
+    return creation(fresh, f"{fresh}-other")
 
 
 def _new_acl(fresh: str) -> acls.CreateAclsRequest:
@@ -808,6 +817,13 @@ def _codes(answer: Any) -> Iterator[str]:
     yield f"{name}={','.join(map(str, values))}"
 
 
+def codes(answer: Any) -> str:
+    """Return what an answer says in one line; None is a closed connection."""
+    if answer is None:
+        return "closed"
+    return " ".join(sorted({_FRESH.sub("FRESH", text) for text in _codes(answer)}))
+
+
 class Asker:
     """Sends the cases to one broker, whose first user is the administrator."""
 
@@ -893,9 +909,7 @@ class Asker:
             ),
             2,
         )
-        if answer is None:
-            return "closed"
-        return " ".join(sorted({_FRESH.sub("FRESH", text) for text in _codes(answer)}))
+        return codes(answer)
 
 
 SETTINGS = {
