@@ -127,22 +127,24 @@ class Leader:
 
 @dataclass
 class Cluster:
-    """Leaders of partitions, and topics that are deleted, or unknown to ZooKeeper for a moment."""
+    """Leaders of partitions, and how many partitions there are, which ZooKeeper does not tell for a
+    moment.
+    """
 
     leaders: dict[TopicPartition, int] = field(
         default_factory=lambda: dict.fromkeys((T0, T1), OTHER)
     )
-    deleted: set[str] = field(default_factory=set)
+    partitions: int = 2
     silent: int = 0
 
     def leader_of(self, partition: TopicPartition) -> int | None:
         return self.leaders.get(partition)
 
-    async def is_deleted(self, topic: str) -> bool:
+    async def partitions_of(self, topic: str) -> range:
         if self.silent:
             self.silent -= 1
             raise ConnectionLoss
-        return topic in self.deleted
+        return range(self.partitions)
 
     def lose_leader(self, partition: TopicPartition) -> None:
         self.leaders[partition] = NO_LEADER

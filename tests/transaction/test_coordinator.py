@@ -252,9 +252,21 @@ async def test_partitions_of_a_deleted_topic_need_no_marker(on: Coordinating) ->
     await on.end(producer, commits=True)
     await until(lambda: not on.cluster.silent)
     assert on.state() is TransactionState.PREPARE_COMMIT  # the metadata may be old
-    on.cluster.deleted.add("t")
+    on.cluster.partitions = 0
     await on.state_is(TransactionState.COMPLETE_COMMIT)
     assert not on.leader.marked
+
+
+async def test_partitions_that_a_new_topic_of_that_name_lacks_need_no_marker(
+    on: Coordinating,
+) -> None:
+    producer = await on.init()
+    await on.add(producer)
+    del on.cluster.leaders[T1]
+    on.cluster.partitions = 1
+    await on.end(producer, commits=True)
+    await on.state_is(TransactionState.COMPLETE_COMMIT)
+    assert [key for key, *_ in on.leader.marked] == [T0]
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,9 @@ from odradek.protocol.messages.transactions import (
 )
 from odradek.replica.metadata import MetadataCache
 from odradek.values import NO_LEADER, TopicPartition
-from odradek.zk.session import Session
-from odradek.zk.znodes import topic_path
+from odradek.zk import znodes
+from odradek.zk.payload import ZnodeError
+from odradek.zk.session import NoNodeError, Session
 
 # The later version came with Kafka 2.8, and says nothing more.
 _VERSION: Final = 0
@@ -68,12 +69,15 @@ class Leaders(Protocol):
     def leader_of(self, partition: TopicPartition) -> int | None:
         """Return a partition's leader, NO_LEADER without one, None if the partition is unknown."""
 
-    async def is_deleted(self, topic: str) -> bool:
-        """Return whether there is no such topic. Raises KazooException."""
+    async def partitions_of(self, topic: str) -> Collection[int]:
+        """Return the partitions that a topic has, none of one that is deleted or about to be.
+
+        Raises KazooException or ZnodeError.
+        """
 
 
 class ClusterLeaders:
-    """The leaders that the controller tells, and the topics that ZooKeeper has."""
+    """The leaders that the controller tells, and the partitions that ZooKeeper has."""
 
     def __init__(self, metadata: MetadataCache, session: Session) -> None:
         self._metadata = metadata
@@ -84,9 +88,18 @@ class ClusterLeaders:
         known = self._metadata.partition(*partition)
         return None if known is None else known.leader
 
-    async def is_deleted(self, topic: str) -> bool:
-        """Return whether the topic has no znode."""
-        return await self._session.exists(topic_path(topic)) is None
+    async def partitions_of(self, topic: str) -> Collection[int]:
+        """Return the partitions in the topic's znode, none if its deletion is requested: that ends
+        only when all brokers with replicas are there.
+        """
+        path = znodes.topic_path(topic)
+        if await self._session.exists(znodes.delete_topic_path(topic)) is not None:
+            return ()
+        try:
+            data, _ = await self._session.get(path)
+        except NoNodeError:
+            return ()
+        return znodes.decode_topic(path, data).partitions
 
 
 Answers: TypeAlias = Mapping[TopicPartition, int]
@@ -164,8 +177,8 @@ class MarkerSender:
         for key in partitions:
             by_leader.setdefault(self._leaders.leader_of(key), []).append(key)
         found: dict[TopicPartition, int] = {}
-        for key in by_leader.pop(None, ()):
-            found[key] = await self._of_unknown(key.topic)
+        for topic, unknown in _by_topic(by_leader.pop(None, ())):
+            found |= await self._of_unknown(topic, [*unknown])
         found |= dict.fromkeys(by_leader.pop(NO_LEADER, ()), ErrorCode.LEADER_NOT_AVAILABLE)
         waiting = [
             self._enqueue(leader, ended, keys)
@@ -176,12 +189,20 @@ class MarkerSender:
             found |= answers
         return found
 
-    async def _of_unknown(self, topic: str) -> ErrorCode:
-        """Return NONE for a deleted topic. A broker that starts does not know all topics yet."""
-        with contextlib.suppress(KazooException):
-            if await self._leaders.is_deleted(topic):
-                return ErrorCode.NONE
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    async def _of_unknown(
+        self, topic: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return NONE for deleted partitions; the topic may have been created again with fewer. A
+        broker that starts does not know all partitions yet.
+        """
+        there: Collection[int] | None = None
+        with contextlib.suppress(KazooException, ZnodeError):
+            there = await self._leaders.partitions_of(topic)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return {
+            key: unknown if there is None or key.partition in there else ErrorCode.NONE
+            for key in partitions
+        }
 
     def _enqueue(
         self, broker_id: int, ended: EndedTransaction, partitions: Collection[TopicPartition]
