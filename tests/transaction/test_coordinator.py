@@ -217,6 +217,16 @@ async def test_a_client_that_goes_leaves_no_transition_pending(on: Coordinating)
     await on.state_is(TransactionState.COMPLETE_COMMIT)
 
 
+async def test_clients_that_wait_are_answered_when_the_broker_stops(on: Coordinating) -> None:
+    producer = await on.init()
+    on.replicas.held = asyncio.Event()
+    adding = asyncio.create_task(on.coordinator.add_partitions(ID, producer, {T0}))
+    await until(lambda: on.coordinator._shards.loaded()[0].entries[ID].pending)
+    await on.coordinator.close()
+    async with asyncio.timeout(60):
+        assert await adding is ErrorCode.NOT_COORDINATOR
+
+
 @pytest.mark.parametrize(
     "trouble",
     [

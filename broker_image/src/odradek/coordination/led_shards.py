@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from odradek.coordination.partitioning import PartitionCount, partition_of
 from odradek.coordination.shard import LedShard
@@ -31,6 +31,7 @@ LOAD_AGAIN_S = 1.0
 
 logger = logging.getLogger(__name__)
 ShardT = TypeVar("ShardT", bound=LedShard)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class LedShards(Generic[ShardT]):
         self._quarantines = quarantines
         self._shards: dict[int, ShardT] = {}
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def of(self, an_id: str) -> ShardT:
         """Return the loaded shard of an id.
@@ -198,13 +199,14 @@ class LedShards(Generic[ShardT]):
         for task in self._tasks:
             task.cancel()
 
-    def spawn(self, work: Coroutine[object, object, None]) -> None:
-        """Run a background task until `close`; log its failure."""
+    def spawn(self, work: Coroutine[object, object, T]) -> asyncio.Task[T]:
+        """Run a background task until `close`, and return it; log its failure."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:

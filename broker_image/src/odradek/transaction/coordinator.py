@@ -170,17 +170,11 @@ class TransactionCoordinator:
         """
         if isinstance(found, Answer):
             return found
-        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         entry.begin(found.following)
         shard.entries[entry.transactional_id] = entry
-
-        async def write() -> None:
-            error = await self._write(shard, entry, found.following)
-            if not done.done():
-                done.set_result(error)
-
-        self._shards.spawn(write())
-        error = await done
+        writing = self._shards.spawn(self._write(shard, entry, found.following))
+        await asyncio.wait({writing})
+        error = ErrorCode.NOT_COORDINATOR if writing.cancelled() else writing.result()
         return found.answer if error is ErrorCode.NONE else Answer(error)
 
     async def _write(
@@ -314,14 +308,9 @@ class TransactionCoordinator:
                         )
                         self.timed_out += 1
                         entry.begin(found.following)
-                        self._shards.spawn(self._write_and_forget(shard, entry, found.following))
+                        self._shards.spawn(self._write(shard, entry, found.following))
                 if len(few) == slices.STEPS_PER_SLICE:
                     await slices.pause()
-
-    async def _write_and_forget(
-        self, shard: TransactionShard, entry: TransactionEntry, following: Transaction
-    ) -> None:
-        await self._write(shard, entry, following)
 
     async def _expire(self) -> None:
         expiration_ms = self._config.transactional_id_expiration_ms

@@ -129,7 +129,7 @@ class MarkerSender:
         leaders: Leaders,
         connect: Callable[[int], PeerClient | None],
         request_timeout_ms: int,
-        spawn: Callable[[Coroutine[object, object, None]], None],
+        spawn: Callable[[Coroutine[object, object, None]], object],
     ) -> None:
         self._leaders = leaders
         self._connect = connect
