@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from odradek.metrics import BrokerMetrics
 from odradek.protocol.errors import ErrorCode
+from odradek.quarantine import Work
 from odradek.transaction.states import TransactionState
 from odradek.transaction.transaction import ProducerIdAndEpoch
 from tests.support.replicas import Replicas
@@ -252,6 +253,24 @@ async def test_markers_are_sent_until_they_are_written(
     await on.state_is(TransactionState.COMPLETE_COMMIT)
     assert on.leader.requests == 3
     assert on.leader.closed == (2 if isinstance(trouble, type) else 0)
+
+
+async def test_markers_are_sent_after_an_exception_that_nobody_foresaw(
+    on: Coordinating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await on.init()
+    await on.add(producer)
+
+    def unforeseen(_: object) -> int:
+        raise KeyError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(on.cluster, "leader_of", unforeseen)
+        await on.end(producer, commits=True)
+        await until(lambda: on.quarantines.held()[Work.TRANSACTION.kind])
+        assert on.state() is TransactionState.PREPARE_COMMIT
+    await on.state_is(TransactionState.COMPLETE_COMMIT)
+    assert not on.quarantines.held()[Work.TRANSACTION.kind]
 
 
 async def test_partitions_of_a_deleted_topic_need_no_marker(on: Coordinating) -> None:

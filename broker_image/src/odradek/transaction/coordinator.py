@@ -228,14 +228,7 @@ class TransactionCoordinator:
             shard.coordinator_epoch,
             current.state is TransactionState.PREPARE_COMMIT,
         )
-        try:
-            await self._markers.send(ended, current.partitions, lambda: not shard.retired)
-        except MarkerFencedError as fenced:
-            logger.warning(
-                "transactional id %s: %s: another coordinator ends its transaction",
-                current.transactional_id,
-                fenced,
-            )
+        if not await self._marked(shard, ended, current.partitions):
             return
         while not shard.retired:
             found = decisions.complete(entry, self._now_ms())
@@ -245,6 +238,33 @@ class TransactionCoordinator:
             if entry.pending is not None:
                 return  # the partition is read again
             await asyncio.sleep(RETRY_S)
+
+    async def _marked(
+        self,
+        shard: TransactionShard,
+        ended: EndedTransaction,
+        partitions: AbstractSet[TopicPartition],
+    ) -> bool:
+        """Return True once all partitions have their marker, False if that is not for this
+        coordinator any more. What nobody foresaw must not end this: the id would wait for ever.
+        """
+        subject = f"transactional id {ended.transactional_id}"
+        try:
+            while not shard.retired:
+                try:
+                    await self._markers.send(ended, partitions, lambda: not shard.retired)
+                except MarkerFencedError as fenced:
+                    logger.warning(
+                        "%s: %s: another coordinator ends its transaction", subject, fenced
+                    )
+                    return False
+                except Exception as failure:
+                    await asyncio.sleep(self._quarantines.put(Work.TRANSACTION, subject, failure))
+                else:
+                    break
+        finally:
+            self._quarantines.release(Work.TRANSACTION, subject)
+        return not shard.retired
 
     # --- leadership ---------------------------------------------------------------------------
 
