@@ -14,7 +14,7 @@ from odradek.config import TopicConfig
 from odradek.log.partition.log import Log, UnexpectedOffsetError
 from odradek.log.records import batch as codec
 from odradek.log.records import compression, records
-from odradek.log.records.batch import Header
+from odradek.log.records.batch import Header, Origin
 from odradek.log.segment.files import FileRetiredError
 from odradek.log.segment.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -62,6 +62,15 @@ def test_compression_type_of_the_topic_is_what_is_stored(tmp_path: Path, wanted:
         stored = {header.codec for _, header in codec.scan(region.read())}
     assert stored == {compression.CODECS[wanted]}
     assert [one.value for one in read_all(log)] == [b"x" * 100] * 5
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_only_a_batch_of_another_codec_than_the_topics_is_for_a_thread(
+    tmp_path: Path, number: int
+) -> None:
+    _, log = opened(tmp_path, compression_type="uncompressed")
+    large = batch(os.urandom(5000), codec=number)
+    assert (log.append_at_once(large, 0, Origin.COORDINATOR) is None) is (number > 0)
 
 
 def test_a_batch_over_segment_bytes_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from odradek.log.partition import conversion
 from odradek.log.partition.conversion import OldFormat
 from odradek.log.records import batch, contents, records
 from odradek.log.records.batch import CLIENT, CODEC_MASK, TRANSACTIONAL_CLIENT, Header, Origin
+from odradek.log.records.compression import CODECS
 from odradek.properties import INT_MAX, LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import Buffer
@@ -48,7 +49,9 @@ def prepare(
     misdated = from_client and not stamped and header.max_timestamp < header.first_timestamp
     valid_times = batch.has_valid_times(header, now_ms, difference_ms)
     with_keys = from_client and "compact" in config.cleanup_policy
-    converted = config.compression_type != "producer" or config.message_magic < 2
+    converted = config.message_magic < 2 or (
+        config.compression_type != "producer" and CODECS[config.compression_type] != codec
+    )
     reads = doubtful_count or misdated or not valid_times or with_keys or converted
     if reads and at_once and (codec or len(data) > _SOON_DECODED):
         return None
