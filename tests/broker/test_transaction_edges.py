@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Thread
 
-from tests.support import transaction_edges
-from tests.support.broker import Cluster
+import confluent_kafka
+
+from tests.support import clients, transaction_edges
+from tests.support.broker import STEADY, Cluster, wait_until
 
 CODES = Path(__file__).with_name("transaction_codes.txt")
 # Markers of no producer: Kafka fails with its own error, after which a coordinator asks again.
@@ -21,3 +24,21 @@ def test_answers_at_the_edges_are_those_of_kafka(tmp_path: Path) -> None:
         found = transaction_edges.results(cluster.brokers[1].port)
         assert "Traceback" not in cluster.brokers[1].log_text()
     assert found == {case: said.replace(UNEXPECTED, REFUSED) for case, said in recorded.items()}
+
+
+def test_producer_on_too_few_brokers_waits_and_the_log_says_what_to_do(tmp_path: Path) -> None:
+    with Cluster(tmp_path, settings=STEADY) as cluster:
+        producer = confluent_kafka.Producer(
+            {**clients.settings(cluster.bootstrap), "transactional.id": "t"}
+        )
+        waiting = Thread(target=producer.init_transactions, args=(120,))
+        waiting.start()
+        said = "lower transaction.state.log.replication.factor and transaction.state.log.min.isr"
+        wait_until(lambda: said in cluster.brokers[1].log_text(), "a warning")
+        # Others may have it made with what they think is right.
+        clients.create_topic(cluster.bootstrap, "__transaction_state", 3)
+        waiting.join(120)
+        assert not waiting.is_alive()
+        assert cluster.brokers[1].log_text().count(said) < 20
+        producer.begin_transaction()
+        producer.abort_transaction(60)

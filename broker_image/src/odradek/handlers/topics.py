@@ -19,6 +19,7 @@ from odradek import assignment, slices
 from odradek import config as configuration
 from odradek.handlers import configs
 from odradek.handlers.context import Broker, RequestContext
+from odradek.net.rare_log import RareLog
 from odradek.properties import ConfigError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.topics import (
@@ -65,6 +66,13 @@ Answer = TypeVar("Answer", bound="_Outcome")
 Named = TypeVar("Named", CreatableTopic, CreatePartitionsTopic)
 
 logger = logging.getLogger(__name__)
+_rare_log = RareLog(logger)
+_FACTORS = {
+    OFFSETS_TOPIC: "offsets.topic.replication.factor",
+    TRANSACTIONS_TOPIC: (
+        "transaction.state.log.replication.factor and transaction.state.log.min.isr"
+    ),
+}
 
 
 def is_legal_name(topic: str) -> bool:
@@ -374,6 +382,7 @@ async def create_automatically(broker: Broker, topic: str, context: RequestConte
         logger.info("created topic %s on first use, with %d partitions", topic, len(replicas))
     except KafkaError as refusal:
         if refusal.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            _warn_of_too_few_brokers(topic, refusal)
             return refusal.code
     except (KazooException, TimeoutError) as failure:
         logger.warning("failed to create topic %s: %r", topic, failure)
@@ -381,6 +390,16 @@ async def create_automatically(broker: Broker, topic: str, context: RequestConte
         logger.error("failed to create topic %s: %s", topic, failure)
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def _warn_of_too_few_brokers(topic: str, refusal: KafkaError) -> None:
+    """Say what to do where a coordinator's topic cannot be made: clients only wait."""
+    setting = _FACTORS.get(topic)
+    if setting is not None and refusal.code is ErrorCode.INVALID_REPLICATION_FACTOR:
+        _rare_log.log(
+            logging.WARNING,
+            f"failed to create topic {topic}: {refusal}: start more brokers, or lower {setting}",
+        )
 
 
 def _automatic_shape(
