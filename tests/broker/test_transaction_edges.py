@@ -6,6 +6,8 @@ from pathlib import Path
 from threading import Thread
 
 import confluent_kafka
+import pytest
+from confluent_kafka import KafkaException
 
 from tests.support import clients, transaction_edges
 from tests.support.broker import STEADY, Cluster, wait_until
@@ -42,3 +44,14 @@ def test_producer_on_too_few_brokers_waits_and_the_log_says_what_to_do(tmp_path:
         assert cluster.brokers[1].log_text().count(said) < 20
         producer.begin_transaction()
         producer.abort_transaction(60)
+
+
+def test_log_says_what_to_do_where_too_few_replicas_are_in_sync(tmp_path: Path) -> None:
+    settings = {**transaction_edges.SETTINGS, "transaction.state.log.min.isr": "2"}
+    with Cluster(tmp_path, settings=settings) as cluster:
+        producer = confluent_kafka.Producer(
+            {**clients.settings(cluster.bootstrap), "transactional.id": "t"}
+        )
+        with pytest.raises(KafkaException):
+            producer.init_transactions(5)
+        assert "lower the topic's min.insync.replicas" in cluster.brokers[1].log_text()

@@ -22,6 +22,7 @@ from odradek.coordination.replicas import Replicas
 from odradek.log.records import records as batches
 from odradek.log.records.batch import Origin
 from odradek.net.client import PeerClient
+from odradek.net.rare_log import RareLog
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.transaction import decisions, records
@@ -59,6 +60,7 @@ _UNKNOWN_OUTCOMES: Final = {
 }
 
 logger = logging.getLogger(__name__)
+_rare_log = RareLog(logger)
 
 
 class ProducerIds(Protocol):
@@ -199,6 +201,12 @@ class TransactionCoordinator:
             entry.give_up()
             if entry.current is None:
                 shard.entries.pop(entry.transactional_id, None)
+            if error is ErrorCode.NOT_ENOUGH_REPLICAS:
+                _rare_log.log(
+                    logging.WARNING,
+                    "__transaction_state: a write was refused, as too few replicas are in sync: "
+                    "start brokers that are down, or lower the topic's min.insync.replicas",
+                )
             return _REFUSALS[error]
         logger.info("%s: a write ended with %s; reading it again", shard.source.key, error.name)
         self._shards.reload(shard)
