@@ -4,6 +4,7 @@ log.
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from pathlib import Path
@@ -16,10 +17,12 @@ from odradek.config import TopicConfig
 from odradek.log.partition import cleaner
 from odradek.log.partition.log import Log
 from odradek.log.records import batch, records
+from odradek.log.records.batch import Header
 from odradek.log.records.records import BatchOptions, Record
 from odradek.log.segment.files import StoppedError
 from tests.support.logs import START_MS, Partition, read_all
 from tests.support.sampling import how_many
+from tests.support.transactions import aborted_in, end, write
 
 pytestmark = pytest.mark.usefixtures("without_fsync")
 CONFIG = TopicConfig(
@@ -120,8 +123,6 @@ def test_small_segments_are_merged(log: Log) -> None:
 
 
 def test_tombstones_stay_for_delete_retention_and_then_go(partition: Partition, log: Log) -> None:
-    import os
-
     put(log, [(b"gone", b"x" * 50), (b"kept", b"y" * 50)])
     put(log, [(b"gone", None)])
     for number in range(8):
@@ -177,6 +178,40 @@ def test_control_batches_stay(log: Log) -> None:
     compact(log)
     assert [one.offset for one in read_all(log)] == [0, 2, 4, 5]
     assert log.producers.get(4).coordinator_epoch == 5  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_marker_goes_once_nothing_is_left_of_its_transaction(
+    partition: Partition, log: Log, commits: bool
+) -> None:
+    gone = write(log, 7, b"v" * 100, b"k"), end(log, 7, commit=commits)
+    left = write(log, 7, b"w" * 100, b"other"), end(log, 7, commit=commits)
+    clean = 0
+    for _ in range(3):
+        for number in range(8):
+            put(log, [(b"k" if number else b"other", bytes(100))])
+        log.roll()
+        clean = compact(log, clean)
+        for age, segment in enumerate(reversed(log.segments[:-1])):
+            seconds = START_MS // 1000 + 1000 - 10 * age
+            os.utime(segment.log.path, (seconds, seconds))
+    offsets = [header.base_offset for header in headers(log) if header.producer_id == 7]
+    # An empty batch tells the producer's sequence, and its marker ends the transaction.
+    assert offsets == [*left]
+    assert not {*gone} & {*offsets}
+    noted = [(one.first_offset, one.last_offset) for one in aborted_in(log)]
+    assert noted == ([] if commits else [left])
+    partition.crash(log)
+    for path in partition.folder.glob("*.snapshot"):
+        path.unlink()
+    log = partition.open(clean=False)
+    log.high_watermark = log.log_end_offset
+    assert log.last_stable_offset(log.high_watermark) == log.log_end_offset
+    assert [(one.first_offset, one.last_offset) for one in aborted_in(log)] == noted
+
+
+def headers(log: Log) -> list[Header]:
+    return [header for segment in log.segments for _, header in segment.scan(0)]
 
 
 @pytest.mark.parametrize("codec", range(5))

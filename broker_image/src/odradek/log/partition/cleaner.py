@@ -7,8 +7,9 @@ up to the end of the map without the records that the map supersedes, and merges
 segment.bytes. Offsets, producer fields and batch boundaries stay. A batch that loses no record is
 copied byte for byte. A batch that loses all goes, unless it is its producer's newest: that one
 stays as an empty batch, so that the producer's sequence survives. Tombstones go when they have been
-clean for delete.retention.ms. Records of aborted transactions supersede nothing, and go. Control
-batches always stay, and so do batches that unpack to more than the limit: Kafka has no limit, and
+clean for delete.retention.ms. So do markers of transactions of which no batch was left before this
+cleaning, except of producers of which nothing else is known. Records of aborted transactions
+supersede nothing, and go. Batches that unpack to more than the limit stay: Kafka has no limit, and
 they may have been accepted before the topic was compacted.
 
 Copies are written as `.cleaned` and made durable. They are renamed to `.swap`, and are complete
@@ -104,6 +105,24 @@ class _AbortedBatches:
         return following < len(ranges) and ranges[following][0] <= header.base_offset
 
 
+class _Transactions:
+    """The producers of whose present transaction a cleaning has read a batch so far."""
+
+    def __init__(self) -> None:
+        self._producers: set[int] = set()
+
+    def note(self, header: Header) -> None:
+        """Note a data batch."""
+        if header.is_transactional:
+            self._producers.add(header.producer_id)
+
+    def ends_one(self, header: Header) -> bool:
+        """Return whether a marker ends such a transaction; note that."""
+        ends = header.producer_id in self._producers
+        self._producers.discard(header.producer_id)
+        return ends
+
+
 def dirty_range(log: Log, first_dirty: int, now_ms: int) -> DirtyRange:
     """Return the part of a log that may be cleaned now. Raises OSError and CorruptBatchError."""
     truncations = log.segments.truncations
@@ -153,12 +172,14 @@ def clean(
         return dirty.start
     segments = [each for each in log.segments[:-1] if each.base_offset < end]
     horizon_ms = _delete_horizon_ms(segments, dirty.start, log.config.delete_retention_ms)
+    transactions = _Transactions()
     for group in _groups(segments, log.config.segment_bytes):
         _clean_group(
             log,
             group,
             newest,
             aborted,
+            transactions,
             end,
             dirty.truncations,
             horizon_ms,
@@ -242,6 +263,7 @@ def _clean_group(
     group: list[Segment],
     newest: dict[bytes, int],
     aborted: _AbortedBatches,
+    transactions: _Transactions,
     end: int,
     truncations: int,
     horizon_ms: int,
@@ -251,25 +273,34 @@ def _clean_group(
     copy = Segment(log.directory, group[0].base_offset, log.segment_settings(), CLEANED_SUFFIX)
     try:
         log.segments.begin_copy(copy)
+        markers_left: set[int] = set()
         for segment in group:
-            modified_ms = segment.log.modified_ns() // 1_000_000
+            is_young = segment.log.modified_ns() // 1_000_000 > horizon_ms
             for data, header in _batches(segment, buffer_bytes):
-                kept, stored = _filter(
-                    log,
-                    data,
-                    header,
-                    newest,
-                    aborted,
-                    end,
-                    keep_tombstones=modified_ms > horizon_ms,
-                )
+                kept: Buffer | None = None
+                stored = header
+                if not header.is_control:
+                    transactions.note(header)
+                    kept, stored = _filter(
+                        log, data, header, newest, aborted, end, keep_tombstones=is_young
+                    )
+                elif (
+                    transactions.ends_one(header)
+                    or is_young
+                    or header.base_offset >= end
+                    or _is_all_of_its_producer(log, header)
+                ):
+                    kept = bytes(data)
+                    markers_left.add(header.last_offset)
                 throttle.spend(header.size)
                 if kept is not None:
                     places = (placed(0, stored),)
                     copy.append([kept], len(kept), places)
                     copy.publish(places, len(kept))
                     throttle.spend(len(kept))
-            copy.aborted.append_all(segment.aborted)  # as the markers stay
+        indexed = (one for segment in group for one in segment.aborted.since(0))
+        # Without its marker, readers would take what follows for aborted, too.
+        copy.aborted.replace(one for one in indexed if one.last_offset in markers_left)
         copy.become_inactive()
         copy.flush()
         modified_ns = group[-1].log.modified_ns()
@@ -291,8 +322,8 @@ def _filter(
     *,
     keep_tombstones: bool,
 ) -> tuple[Buffer | None, Header]:
-    """Return the batch without superseded records: unchanged, smaller, emptied, or None."""
-    if header.is_control or header.base_offset >= end:
+    """Return a data batch without superseded records: unchanged, smaller, emptied, or None."""
+    if header.base_offset >= end:
         return bytes(data), header
     found = _records(data) if header.record_count > 0 and header not in aborted else []
     if found is None:
@@ -331,6 +362,12 @@ def _is_newest_of_its_producer(log: Log, header: Header) -> bool:
         and bool(producer.batches)
         and producer.batches[-1].last_offset == header.last_offset
     )
+
+
+def _is_all_of_its_producer(log: Log, header: Header) -> bool:
+    """Return whether a marker is what the log knows of its producer: whose epoch it tells."""
+    producer = log.producers.get(header.producer_id)
+    return producer is not None and producer.epoch == header.producer_epoch and not producer.batches
 
 
 def _batches(segment: Segment, at_once: int) -> Iterator[tuple[memoryview, Header]]:

@@ -128,11 +128,6 @@ class TransactionIndex:
         if _first_since(self._entries.data, aborted.last_offset) == len(self):
             self._add(_ENTRY.pack(_VERSION, *aborted))
 
-    def append_all(self, other: "TransactionIndex") -> None:
-        """Add all transactions of a segment before which there are only those here."""
-        if other._entries.data:
-            self._add(bytes(other._entries.data))
-
     def _add(self, entries: bytes) -> None:
         self._changed = True
         fd = files.open_file(self.path, os.O_WRONLY | os.O_CREAT)
