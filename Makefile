@@ -84,11 +84,12 @@ benches: .venv/.ready ## every other measurement, beside Apache Kafka where ther
 clocks: ## how long the first minutes take, in a fresh clone with an empty HOME (ARGS=quickstart or up: that alone)
 	@bash tests/bench/clocks.sh $(ARGS)
 
-chaos: .venv/.ready ## every test without samples; 200 faults under load, and a checker (some hours)
+chaos: .venv/.ready ## every test without samples; 200 faults under load, and again under transactions, with checkers (some hours)
 	@$(PY) -m tests.cluster tools
 	@ODRADEK_FULL_COUNTS=1 .venv/bin/pytest $(UNIT) --dist worksteal
 	@$(PY) -m tests.fuzz --grammar
 	@$(PY) -m tests.chaos $(ARGS)
+	@$(PY) -m tests.chaos --transactions $(ARGS)
 
 simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller and replication, in virtual time
 	@$(PY) -m tests.simulator $(ARGS)

@@ -52,6 +52,7 @@ LONGEST_FIRST = (
     "tests/reconcile/test_job_account.py",
     "tests/reconcile/test_watch_gaps.py",
     "tests/chaos/test_sample.py",
+    "tests/chaos/transactions/test_sample.py",
     "tests/fuzz/test_cluster_survives.py",
     "tests/broker/test_group_crashes.py",
     "tests/broker/test_restart.py",

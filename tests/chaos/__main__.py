@@ -3,7 +3,8 @@
 At the end it tells how many faults of each kind were done. Exit status 1 says that a promise was
 broken; the folder of such a round with every log and the recorded history is kept, and its path is
 told with the first violations of each check. A cluster that does not come up ends the rounds with
-the same status, and with a line that says why and where its logs are.
+the same status, and with a line that says why and where its logs are. `--transactions` takes
+another load, with a quota and checks of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import click
 
 from tests.chaos import faults
 from tests.chaos.run import NotUpError, Verdict, run
+from tests.chaos.transactions.run import run as run_transactions
 from tests.support.kafka_broker import OldKafkaBroker
 
 SHOWN = 5
@@ -39,6 +42,7 @@ SHOWN = 5
 @click.option(
     "--kafka", multiple=True, type=click.IntRange(1, 3), help="This broker is Apache Kafka's."
 )
+@click.option("--transactions", is_flag=True, help="Let the load be transactions.")
 @click.option("--keep", is_flag=True, help="Keep the runs' folders also when nothing is wrong.")
 def main(
     seed: int,
@@ -46,23 +50,27 @@ def main(
     rounds: int | None,
     only: tuple[str, ...],
     kafka: tuple[int, ...],
+    transactions: bool,
     keep: bool,
 ) -> None:
     """Run three brokers under load, hurt them, and check the promises to clients."""
     # The onlooker's connection breaks with every restart of ZooKeeper; that is no news here.
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    quota = faults.TRANSACTIONS_QUOTA if transactions else faults.QUOTA
+    one_run = partial(run_transactions, seed=seed) if transactions else run
     if count is None:
-        plans = faults.rounds(seed)[:rounds]
+        plans = faults.rounds(seed, quota)[:rounds]
     else:
-        kinds = tuple(faults.Kind(name) for name in only) or tuple(faults.QUOTA)
-        plans = [faults.plan(seed, count, kinds)]
+        kinds = tuple(faults.Kind(name) for name in only) or tuple(quota)
+        plans = [faults.plan(seed, count, kinds, quota)]
     done: Counter[faults.Kind] = Counter()
     acknowledged, broken = 0, 0
     with click.progressbar(
         length=sum(len(plan) + 1 for plan in plans), label=f"seed {seed}", file=sys.stderr
     ) as bar:
         for number, plan in enumerate(plans, 1):
-            verdict = _round(f"seed {seed}, round {number} of {len(plans)}", plan, kafka, keep, bar)
+            what = f"seed {seed}, round {number} of {len(plans)}"
+            verdict = _round(what, one_run, plan, kafka, keep, bar)
             done += verdict.done
             acknowledged += verdict.acknowledged
             broken += bool(verdict.violations)
@@ -75,7 +83,12 @@ def main(
 
 
 def _round(
-    what: str, plan: Sequence[faults.Fault], kafka: Sequence[int], keep: bool, bar: Any
+    what: str,
+    one_run: Callable[..., Verdict],
+    plan: Sequence[faults.Fault],
+    kafka: Sequence[int],
+    keep: bool,
+    bar: Any,
 ) -> Verdict:
     """Run one cluster, and print its progress."""
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
@@ -85,7 +98,7 @@ def _round(
         bar.update(1)
 
     try:
-        verdict = run(directory, plan, tell, dict.fromkeys(kafka, OldKafkaBroker))
+        verdict = one_run(directory, plan, tell, dict.fromkeys(kafka, OldKafkaBroker))
     except NotUpError as error:
         text = f"{what}: the cluster did not come up: {error}; its logs are in {directory}"
         raise click.ClickException(text) from error

@@ -17,6 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from confluent_kafka import ElectionType, KafkaException
+from confluent_kafka.admin import AdminClient
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
@@ -24,6 +26,7 @@ from odradek.zk import znodes
 from tests.chaos import shortages
 from tests.chaos.history import Place
 from tests.support.broker import Broker, Cluster, start_together, wait_until
+from tests.support.clients import QUIET
 from tests.support.small_disk import SmallDisk
 
 SESSION_MS = 4000
@@ -45,6 +48,9 @@ class Kind(enum.Enum):
     NO_FILES = "no-files"
     NO_MEMORY = "no-memory"
     FULL_DISK = "full-disk"
+    RESTART_LEADER = "restart-leader"
+    CUT_CONNECTIONS = "cut-connections"
+    ELECT_PREFERRED = "elect-preferred"
 
 
 QUOTA = {
@@ -58,6 +64,19 @@ QUOTA = {
     Kind.NO_FILES: 10,
     Kind.NO_MEMORY: 10,
     Kind.FULL_DISK: 10,
+}
+# For transactions: what moves leaders, and so coordinators, and what loses answers.
+TRANSACTIONS_QUOTA = {
+    Kind.KILL_LEADER: 60,
+    Kind.KILL_CONTROLLER: 10,
+    Kind.KILL_TWO: 10,
+    Kind.PAUSE_LEADER: 40,
+    Kind.PAUSE_CONTROLLER: 10,
+    Kind.RESTART_ZOOKEEPER: 10,
+    Kind.KILL_ALL: 10,
+    Kind.RESTART_LEADER: 20,
+    Kind.CUT_CONNECTIONS: 20,
+    Kind.ELECT_PREFERRED: 10,
 }
 # Clusters that share the quota: each verdict comes early, and no history outgrows memory.
 ROUNDS = 10
@@ -75,21 +94,26 @@ class Fault:
     hold_seconds: float
 
 
-def rounds(seed: int) -> list[list[Fault]]:
-    """Return the quota, divided into `ROUNDS` runs of equal length."""
+def rounds(seed: int, quota: Mapping[Kind, int] = QUOTA) -> list[list[Fault]]:
+    """Return a quota, divided into `ROUNDS` runs of equal length."""
     chance = random.Random(seed)
-    kinds = [kind for kind, count in QUOTA.items() for _ in range(count)]
+    kinds = [kind for kind, count in quota.items() for _ in range(count)]
     dealt = [kinds[number::ROUNDS] for number in range(ROUNDS)]
     for some in dealt:
         chance.shuffle(some)
     return [[_fault(kind, chance) for kind in some] for some in dealt]
 
 
-def plan(seed: int, count: int, kinds: Sequence[Kind] = tuple(QUOTA)) -> list[Fault]:
+def plan(
+    seed: int,
+    count: int,
+    kinds: Sequence[Kind] = tuple(QUOTA),
+    quota: Mapping[Kind, int] = QUOTA,
+) -> list[Fault]:
     """Return `count` faults of these kinds; the first ones are one of each kind, if they fit."""
     chance = random.Random(seed)
     chosen = chance.sample(kinds, len(kinds)) if count >= len(kinds) else []
-    weights = [QUOTA[kind] for kind in kinds]
+    weights = [quota.get(kind, 1) for kind in kinds]
     chosen += chance.choices(kinds, weights, k=count - len(chosen))
     return [_fault(kind, chance) for kind in chosen]
 
@@ -149,6 +173,19 @@ class Saboteur:
                 return self._starve(fault)
             case Kind.FULL_DISK:
                 return self._fill(fault)
+            case Kind.RESTART_LEADER:
+                leader = self._leader(fault.aim)
+                self._cluster.brokers[leader].terminate()
+                time.sleep(fault.hold_seconds)
+                self._cluster.brokers[leader].start()
+                return f"ended {leader} in order, back after {fault.hold_seconds:.1f} s"
+            case Kind.CUT_CONNECTIONS:
+                leader = self._leader(fault.aim)
+                port = self._cluster.brokers[leader].port
+                subprocess.run(["ss", "-K", "sport", f"= :{port}"], check=True, capture_output=True)
+                return f"cut all connections of {leader}"
+            case Kind.ELECT_PREFERRED:
+                return self._elect_preferred()
 
     def _kill(self, broker_ids: Sequence[int], hold_seconds: float) -> str:
         brokers = [self._cluster.brokers[one] for one in broker_ids]
@@ -196,6 +233,15 @@ class Saboteur:
     def _restart(self, broker: Broker) -> None:
         broker.kill()
         broker.start()
+
+    def _elect_preferred(self) -> str:
+        admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap, **QUIET})
+        try:
+            found = admin.elect_leaders(ElectionType.PREFERRED).result(FULL_SECONDS)
+        except KafkaException as error:
+            return f"failed to elect preferred leaders: {error}"
+        moved = sum(error is None for error in found.values())
+        return f"elected preferred leaders of {moved} partitions"
 
     def _pause(self, broker_id: int, hold_seconds: float) -> str:
         broker = self._cluster.brokers[broker_id]

@@ -291,9 +291,12 @@ def without_leader(bootstrap: str, places: Sequence[Place]) -> list[Place]:
 
 
 def read_to_end(
-    bootstrap: str, places: Sequence[Place], seconds: float = 120
+    bootstrap: str,
+    places: Sequence[Place],
+    seconds: float = 120,
+    isolation: str = "read_committed",
 ) -> dict[Place, list[tuple[int, str]]]:
-    """Return every record of the partitions, from the start to the high watermark."""
+    """Return every record of the partitions, from the start to the end for that isolation level."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -301,6 +304,7 @@ def read_to_end(
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
+            "isolation.level": isolation,
             **QUIET,
         }
     )

@@ -213,10 +213,10 @@ def note_stuck(verdict: Verdict, what: str, missing: Callable[[], Sequence[objec
     return time.monotonic() - began
 
 
-def out_of_sync(client: KazooClient) -> list[str]:
-    """Return the partitions of the load that lack a leader or an in-sync replica."""
+def out_of_sync(client: KazooClient, places: Sequence[Place] = PLACES) -> list[str]:
+    """Return the partitions that lack a leader or an in-sync replica."""
     try:
-        states = list(read_states(client, PLACES))
+        states = list(read_states(client, places))
     except KazooException as error:
         return [repr(error)]
     return [
@@ -226,8 +226,8 @@ def out_of_sync(client: KazooClient) -> list[str]:
     ]
 
 
-def read_images(cluster: Cluster) -> list[Image]:
-    """Return the bytes of every replica of the load's partitions."""
+def read_images(cluster: Cluster, places: Sequence[Place] = PLACES) -> list[Image]:
+    """Return the bytes of every replica of the partitions."""
     return [
         Image(
             broker_id,
@@ -237,5 +237,5 @@ def read_images(cluster: Cluster) -> list[Image]:
             ),
         )
         for broker_id, broker in cluster.brokers.items()
-        for place in PLACES
+        for place in places
     ]
