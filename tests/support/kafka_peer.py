@@ -62,6 +62,12 @@ def clients(version: str) -> Release:
     return Release(f"clients-{version}", "pom-clients.xml", needed)
 
 
+def streams(version: str) -> Release:
+    """Return Kafka Streams of a release."""
+    needed = (f"kafka-streams-{version}", f"kafka-clients-{version}", "slf4j-simple")
+    return Release(f"streams-{version}", "pom-streams.xml", needed)
+
+
 def classpath(release: Release = CURRENT) -> str:
     """Return the class path of a release, downloaded with Maven once and cached."""
     cache = CACHE / f"kafka-{release.version}"
@@ -84,7 +90,7 @@ def _fetch(release: Release, lib: Path) -> None:
         [
             *("mvn", "--quiet", "--batch-mode", f"--file={POMS / release.pom}"),
             *("dependency:copy-dependencies", f"-DoutputDirectory={partly}"),
-            f"-Dkafka.version={release.version.removeprefix('clients-')}",
+            f"-Dkafka.version={release.version.rpartition('-')[2]}",
         ],
         check=True,
     )
