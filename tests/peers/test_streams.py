@@ -119,15 +119,10 @@ class Instance(Application):
     def is_held(self) -> bool:
         return "held\n" in self.log_text()
 
-
-def await_shares(admin: AdminClient) -> None:
-    """Wait until each instance has a partition of both topics that they read."""
-
-    def have_shares() -> bool:
-        group = admin.describe_consumer_groups([APPLICATION])[APPLICATION].result(120)
-        return [len(one.assignment.topic_partitions) for one in group.members] == [2, 2]
-
-    wait_until(have_shares, "each instance has its share")
+    @property
+    def has_work(self) -> bool:
+        # What librdkafka's admin client makes of a group of Kafka Streams may end the process.
+        return "Restored and ready to run" in self.log_text()
 
 
 def coordinator(admin: AdminClient) -> int:
@@ -176,7 +171,7 @@ def test_each_line_counts_once_though_an_instance_and_a_broker_die(
     lines = Lines(cluster.bootstrap)
     instances = [Instance(cluster, tmp_path, name, case) for name in ("one", "two")]
     with instances[0], instances[1]:
-        await_shares(admin)
+        wait_until(lambda: all(one.has_work for one in instances), "each instance has its share")
         lines.write()
         read("counts", lines.words.total())
         instances[0].hold.touch()
