@@ -1,7 +1,8 @@
 """Apache Kafka and this broker by turns on one log directory and one ZooKeeper (L1-L6, R5, G3).
 
 Whoever runs writes: every codec, keys, headers, tombstones, transactions, commits of a group; it
-compacts and deletes. The next one must serve exactly what the one before served.
+compacts and deletes. The next one must serve exactly what the one before served, and end the
+transactions that the one before left open, or decided.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_peer import Tools
 from tests.support.ports import free_port
 from tests.support.sampling import how_many
+from tests.support.swapped_transactions import SwappedTransactions, check_states
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 BATCHES = 12
@@ -278,7 +280,7 @@ class Writer:
         self.send(plain, "undecided", IN_A_BATCH)
 
     def fill_in_transactions(self) -> None:
-        """Committed, aborted and committed records; and some of a transaction that stays open."""
+        """Committed, aborted and committed records."""
         producer = self._producer(transactional_id="accountant", compression_type="lz4")
         producer.init_transactions(120)
         for commit in (True, False, True):
@@ -290,6 +292,9 @@ class Writer:
                 producer.commit_transaction(120)
             else:
                 producer.abort_transaction(120)
+
+    def leave_open(self) -> None:
+        """Write records of a transaction that nobody ends."""
         sleeper = self._producer(transactional_id="sleeper", transaction_timeout_ms=900_000)
         sleeper.init_transactions(120)
         sleeper.begin_transaction()
@@ -374,7 +379,7 @@ def check_files(tools: Tools, broker: Broker) -> None:
     indexes = [
         path
         for folder in folders
-        for kind in ("*.index", "*.timeindex")
+        for kind in ("*.index", "*.timeindex", "*.txnindex")
         for path in sorted(folder.glob(kind))
     ]
     logs = [path for folder in folders for path in sorted(folder.glob("*.log"))]
@@ -385,7 +390,7 @@ def check_files(tools: Tools, broker: Broker) -> None:
     told = [
         line
         for line in said
-        if not line.startswith(("Dumping ", "Starting offset: ", "baseOffset: "))
+        if not line.startswith(("Dumping ", "Starting offset: ", "baseOffset: ", "version: 0 "))
         and not line.endswith(".index is empty.")
     ]
     assert told == [], told[:10]
@@ -401,17 +406,26 @@ def test_each_serves_what_the_other_wrote(tmp_path: Path, tools: Tools) -> None:
         apache = KafkaBroker(tmp_path, 1, server.connect, SETTINGS, port)
         ours = Broker(tmp_path, 1, server.connect, SETTINGS, port)
         try:
-            swap(apache, ours, tools, server)
+            with server.client() as client:
+                transactions = SwappedTransactions(client, 2 * len(ENDS))
+                swap(apache, ours, tools, server, transactions)
         finally:
             apache.kill()
             ours.kill()
 
 
-def swap(apache: KafkaBroker, ours: Broker, tools: Tools, server: zookeeper.Server) -> None:
+def swap(
+    apache: KafkaBroker,
+    ours: Broker,
+    tools: Tools,
+    server: zookeeper.Server,
+    transactions: SwappedTransactions,
+) -> None:
     apache.start()
     writer = Writer(apache.address)
     writer.create_topics()
-    writer.fill_in_transactions()
+    writer.leave_open()
+    transactions.start(apache)
     seen = work(writer, apache)
     assert len(seen["codecs"].records) == len(CODECS) * BATCHES * IN_A_BATCH
     assert len(seen["compacted"].records) < len(CODECS) * 5 * IN_A_BATCH
@@ -422,21 +436,28 @@ def swap(apache: KafkaBroker, ours: Broker, tools: Tools, server: zookeeper.Serv
         if end is signal.SIGKILL:
             # Kafka notes where a log starts only when it has run for half a minute, or stops.
             seen = work(writer, apache, delete=False)
+        transactions.leave()
         stop(apache, end, server)
         told = topic_ids(server)
+        transactions.let_end(ours)
         ours.start()
         compare(seen_by_clients(ours.address), seen)
+        transactions.end(ours)
         assert topic_ids(server) == told
         writer.expire()
         seen = work(writer, ours)
         wait_until(lambda: is_start_written(ours), "a crash will not bring deleted records back")
+        transactions.leave()
         stop(ours, end, server)
+        check_states(tools, ours)
         if end is signal.SIGTERM:
             check_files(tools, ours)
         kept = identities(ours)
         assert {topic: one.topic_id for topic, one in kept.items()} == told
+        transactions.let_end(apache)
         apache.start()
         compare(seen_by_clients(apache.address), seen)
+        transactions.end(apache)
         assert identities(apache) == kept
         assert topic_ids(server) == told
 
@@ -468,6 +489,7 @@ def stop(broker: Broker, number: signal.Signals, server: zookeeper.Server) -> No
 
 def work(writer: Writer, broker: Broker, *, delete: bool = True) -> dict[str, Seen]:
     """Write, compact, delete, commit; what clients see then."""
+    writer.fill_in_transactions()
     writer.fill()
     if delete:
         writer.delete_records(33)
