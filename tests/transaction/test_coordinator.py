@@ -298,19 +298,27 @@ async def test_partitions_that_a_new_topic_of_that_name_lacks_need_no_marker(
     assert [key for key, *_ in on.leader.marked] == [T0]
 
 
-@pytest.mark.parametrize(
-    "fenced", [ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH]
-)
 async def test_a_former_coordinator_completes_nothing(
-    on: Coordinating, fenced: ErrorCode, caplog: pytest.LogCaptureFixture
+    on: Coordinating, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer = await on.init()
     await on.add(producer)
-    on.leader.codes = [fenced]
+    on.leader.codes = [ErrorCode.TRANSACTION_COORDINATOR_FENCED]
     await on.end(producer, commits=True)
     await until(lambda: "another coordinator ends its transaction" in caplog.text)
     assert on.state() is TransactionState.PREPARE_COMMIT
     assert on.leader.requests == 1
+
+
+async def test_a_made_up_epoch_in_one_partition_does_not_hold_up_the_id(
+    on: Coordinating, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = await on.init()
+    await on.add(producer)
+    on.leader.codes = [ErrorCode.INVALID_PRODUCER_EPOCH]
+    await on.end(producer, commits=True)
+    await on.state_is(TransactionState.COMPLETE_COMMIT)
+    assert "t-0 has no marker, but a newer epoch of 100" in caplog.text
 
 
 async def test_a_complete_record_that_is_refused_is_written_again(on: Coordinating) -> None:

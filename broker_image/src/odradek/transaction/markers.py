@@ -40,16 +40,20 @@ _LONGEST_PAUSE_S: Final = 1.0
 _ANSWER_MS: Final = 5_000
 _ATTEMPTS_PER_LINE: Final = 30
 
-# As in Kafka: there is nothing to end in a partition of an old message format.
-_DONE: Final = (ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
-# Another coordinator has ended the transaction, or will.
-_FENCED: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+_DONE: Final = (
+    ErrorCode.NONE,
+    # As in Kafka: there is nothing to end in a partition of an old message format.
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    # A newer producer wrote there. If this is a former coordinator, it cannot complete anything;
+    # if somebody made that producer up, the other partitions must not wait.
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+)
 
 logger = logging.getLogger(__name__)
 
 
 class MarkerFencedError(Exception):
-    """A leader knows another, newer coordinator of the transaction, or a newer producer."""
+    """A leader knows another, newer coordinator of the transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +155,18 @@ class MarkerSender:
         pause_s, attempts = _FIRST_PAUSE_S, 0
         while is_coordinator():
             found = await self._try(ended, missing)
-            if fenced := [key for key, code in found.items() if code in _FENCED]:
-                raise MarkerFencedError(f"{fenced[0]}: {name_of(found[fenced[0]])}")
-            missing.difference_update(key for key, code in found.items() if code in _DONE)
+            for key, code in found.items():
+                if code == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                    raise MarkerFencedError(f"{key}: {name_of(code)}")
+                if code == ErrorCode.INVALID_PRODUCER_EPOCH:
+                    logger.warning(
+                        "transactional id %s: %s has no marker, but a newer epoch of %d",
+                        ended.transactional_id,
+                        key,
+                        ended.producer_id,
+                    )
+                if code in _DONE:
+                    missing.discard(key)
             if not missing:
                 return
             attempts += 1
