@@ -184,3 +184,17 @@ def test_clients_write_no_markers(log: Log) -> None:
     for origin in (Origin.CLIENT, Origin.TRANSACTIONAL_CLIENT):
         code = refusal(partial(log.append_as_leader, data, 0, origin=origin))
         assert code is ErrorCode.INVALID_RECORD
+
+
+def test_made_up_producers_open_no_more_transactions_than_there_is_room_for(
+    partition: Partition,
+) -> None:
+    partition.most_producers = 3
+    log = partition.open(clean=True)
+    for made_up in range(3):
+        send(log, 0, producer_id=made_up)
+    assert refusal(lambda: send(log, 0, producer_id=9)) is ErrorCode.INVALID_TXN_STATE
+    send(log, 1, producer_id=2)
+    data = contents.make_marker(2, 0, Marker(5, True), START_MS)
+    log.append_as_leader(data, 0, origin=Origin.COORDINATOR)
+    send(log, 0, producer_id=9)

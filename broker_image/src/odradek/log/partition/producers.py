@@ -179,6 +179,8 @@ class ProducerStates:
             return None
         known = self._producers.get(producer_id)
         from_client = origin is CLIENT or origin is TRANSACTIONAL_CLIENT
+        if origin is TRANSACTIONAL_CLIENT and attributes & TRANSACTIONAL:
+            self._check_room(known)
         if known is None:
             if from_client and base_sequence > 0 and not self._may_begin(header):
                 raise KafkaError(
@@ -213,6 +215,19 @@ class ProducerStates:
                 ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has an open transaction"
             )
         return None
+
+    def _check_room(self, producer: Producer | None) -> None:
+        """Raise KafkaError INVALID_TXN_STATE for the first batch of one transaction too many.
+
+        Nobody ends transactions of producers that a client made up, and open ones are never
+        forgotten.
+        """
+        if self.transactions.open_count < self._most:
+            return
+        if producer is None or producer.transaction_start < 0:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE, f"{self._most} transactions are open in this partition"
+            )
 
     def check_marker(self, header: Header, marker: Marker | None) -> None:
         """Check a control batch that a coordinator wants to write, besides `check`.

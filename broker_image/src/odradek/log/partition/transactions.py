@@ -55,6 +55,11 @@ class Transactions:
         return tuple(self._open)
 
     @property
+    def open_count(self) -> int:
+        """How many transactions are open."""
+        return len(self._open)
+
+    @property
     def are_undecided(self) -> bool:
         """Return whether the last stable offset may be below the high watermark."""
         return bool(self._open or self._ended)
