@@ -457,9 +457,25 @@ def swap(
         transactions.let_end(apache)
         apache.start()
         compare(seen_by_clients(apache.address), seen)
-        transactions.end(apache)
+        end_under_kafka(apache, transactions, server)
         assert identities(apache) == kept
         assert topic_ids(server) == told
+
+
+def end_under_kafka(
+    apache: KafkaBroker, transactions: SwappedTransactions, server: zookeeper.Server
+) -> None:
+    """End the transactions. Kafka 2.8.2 may leave one unfinished when it hears twice of another's
+    marker in its first seconds. It is started once more then.
+    """
+    try:
+        transactions.end(apache)
+    except AssertionError:
+        if "while trying to remove partitions whose txn marker" not in apache.log_text():
+            raise
+        stop(apache, signal.SIGTERM, server)
+        apache.start()
+        transactions.end(apache)
 
 
 def topic_ids(server: zookeeper.Server) -> dict[str, str | None]:
