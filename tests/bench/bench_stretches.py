@@ -84,6 +84,7 @@ from odradek.replica.metadata import LEADER_DURING_DELETE
 from odradek.values import OFFSETS_TOPIC, BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk.producer_ids import ProducerIdManager
 from odradek.zk.znodes import PartitionState
+from tests.support.one_partition import OnePartition
 from tests.support.replicas import Replicas
 
 PARTITIONS_PER_TOPIC = 10
@@ -94,16 +95,6 @@ LARGE_CLUSTER_TOPICS = 30_000
 DELETED = 10_000
 ALTERED = 50_000
 MOST = primitives.MAX_ELEMENTS - 10
-
-
-class OnePartition:
-    """`__consumer_offsets` has one partition."""
-
-    def __call__(self) -> int:
-        return 1
-
-    async def learn(self) -> None:
-        """Do nothing: the number is known."""
 
 
 class Registered:

@@ -19,6 +19,7 @@ from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
 from odradek.values import OFFSETS_TOPIC, TopicPartition
+from tests.support.one_partition import OnePartition
 
 PARTITION = TopicPartition("t", 0)
 KEY = TopicPartition(OFFSETS_TOPIC, 0)
@@ -57,16 +58,6 @@ class SlowReplicas:
         return [AppendOutcome(KEY, await self.appends[position], base_offset=position)]
 
 
-class OnePartitionCount:
-    """`__consumer_offsets` has one partition."""
-
-    def __call__(self) -> int:
-        return 1
-
-    async def learn(self) -> None:
-        """Do nothing: the number is known."""
-
-
 @dataclass
 class Clock:
     """A wall clock that the test moves."""
@@ -95,7 +86,7 @@ def new_coordinator(
     coordinator = GroupCoordinator(
         config,
         replicas,  # type: ignore[arg-type]
-        OnePartitionCount(),  # type: ignore[arg-type]
+        OnePartition(),  # type: ignore[arg-type]
         lambda _: certain is None or certain[0],
         now_ms=clock or Clock(),
     )

@@ -19,6 +19,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.values import OFFSETS_TOPIC
 from odradek.zk.producer_ids import ProducerIdManager
 from tests.handlers.large_requests import COMMITS, GROUP, collector_on, context, update
+from tests.support.one_partition import OnePartition
 from tests.support.replicas import Replicas
 
 
@@ -66,16 +67,6 @@ async def wide(broker: Broker) -> AsyncIterator[Broker]:
     broker.metadata.update(update())
     yield broker
     await collector_on()
-
-
-class OnePartition:
-    """`__consumer_offsets` has one partition."""
-
-    def __call__(self) -> int:
-        return 1
-
-    async def learn(self) -> None:
-        """Do nothing: the number is known."""
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
 from odradek.replica.partition import Partition
 from odradek.values import OFFSETS_TOPIC, TopicPartition
+from tests.support.one_partition import OnePartition
 from tests.support.replicas import Replicas
 
 KEY = TopicPartition(OFFSETS_TOPIC, 0)
@@ -29,16 +30,6 @@ Errors: TypeAlias = dict[TopicPartition, ErrorCode]
 State: TypeAlias = tuple[
     dict[str, dict[TopicPartition, CommittedOffset]], dict[int, frozenset[PendingCommit]]
 ]
-
-
-class OnePartition:
-    """`__consumer_offsets` has one partition."""
-
-    def __call__(self) -> int:
-        return 1
-
-    async def learn(self) -> None:
-        """Do nothing: the number is known."""
 
 
 @dataclass

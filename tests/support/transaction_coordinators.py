@@ -25,6 +25,7 @@ from odradek.transaction.coordinator import TransactionCoordinator
 from odradek.transaction.states import TransactionState
 from odradek.transaction.transaction import NO_PARTITIONS, ProducerIdAndEpoch, Transaction
 from odradek.values import NO_LEADER, TRANSACTIONS_TOPIC, TopicPartition
+from tests.support.one_partition import OnePartition
 from tests.support.replicas import Replicas
 
 STATE = TopicPartition(TRANSACTIONS_TOPIC, 0)
@@ -40,17 +41,6 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
-
-
-@dataclass
-class OnePartition:
-    """`__transaction_state` has one partition."""
-
-    def __call__(self) -> int:
-        return 1
-
-    async def learn(self) -> None:
-        """Do nothing: the number is known."""
 
 
 @dataclass

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,7 +20,9 @@ from odradek.transaction.shards import TransactionShards
 from odradek.transaction.states import TransactionState
 from odradek.transaction.transaction import NO_PARTITIONS, Transaction
 from odradek.values import TRANSACTIONS_TOPIC, TopicPartition
+from tests.support.one_partition import OnePartition
 from tests.support.replicas import Replicas
+from tests.support.transaction_coordinators import until
 
 KEY = TopicPartition(TRANSACTIONS_TOPIC, 0)
 EMPTY = Transaction("a", 7, 0, 60_000, TransactionState.EMPTY, NO_PARTITIONS, -1, 1)
@@ -34,16 +35,6 @@ ONGOING = replace(
 )
 DEAD = replace(EMPTY, state=TransactionState.DEAD)
 OF_KAFKA_4 = (records.encode_key("a"), b"\0\1" + bytes(30))
-
-
-class OnePartition:
-    """`__transaction_state` has one partition."""
-
-    def __call__(self) -> int:
-        return 1
-
-    async def learn(self) -> None:
-        """Do nothing: the number is known."""
 
 
 @dataclass
@@ -91,12 +82,6 @@ class Coordinating:
     async def states(self) -> dict[str, Transaction | None]:
         shard = await self.loaded_shard()
         return {name: entry.current for name, entry in shard.entries.items()}
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ class TransactionCoordinator:
         try:
             while True:
                 shard = self._shard_of(transactional_id)
-                entry = shard.entries.get(transactional_id) or TransactionEntry(transactional_id)
+                entry = _entry_of(shard, transactional_id)
                 found = decisions.initialize(entry, timeout_ms, named, spare, self._now_ms())
                 if not isinstance(found, ProducerIdNeeded):
                     return await self._carried_out(shard, entry, found)
@@ -132,25 +132,30 @@ class TransactionCoordinator:
         partitions: AbstractSet[TopicPartition],
     ) -> ErrorCode:
         """Handle AddPartitionsToTxn, and AddOffsetsToTxn with the group's partition."""
-        try:
-            shard = self._shard_of(transactional_id)
-        except KafkaError as refusal:
-            return refusal.code
-        entry = shard.entries.get(transactional_id) or TransactionEntry(transactional_id)
-        found = decisions.add_partitions(entry, producer, partitions, self._now_ms())
-        return (await self._carried_out(shard, entry, found)).error
+        return await self._decided(
+            transactional_id,
+            lambda entry: decisions.add_partitions(entry, producer, partitions, self._now_ms()),
+        )
 
     async def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commits: bool
     ) -> ErrorCode:
         """Handle EndTxn: the outcome is durable with the answer, and markers follow."""
+        return await self._decided(
+            transactional_id,
+            lambda entry: decisions.end(entry, producer, commits, self._now_ms()),
+        )
+
+    async def _decided(
+        self, transactional_id: str, decide: Callable[[TransactionEntry], Answer | Write]
+    ) -> ErrorCode:
+        """Carry out what is decided about an id; return the error for the client."""
         try:
             shard = self._shard_of(transactional_id)
         except KafkaError as refusal:
             return refusal.code
-        entry = shard.entries.get(transactional_id) or TransactionEntry(transactional_id)
-        found = decisions.end(entry, producer, commits, self._now_ms())
-        return (await self._carried_out(shard, entry, found)).error
+        entry = _entry_of(shard, transactional_id)
+        return (await self._carried_out(shard, entry, decide(entry))).error
 
     def _shard_of(self, transactional_id: str) -> TransactionShard:
         """Return the shard of an id, which is never empty. Raises KafkaError as `LedShards.of`."""
@@ -243,9 +248,7 @@ class TransactionCoordinator:
             entry.begin(found.following)
             if await self._write(shard, entry, found.following) is ErrorCode.NONE:
                 return
-            if entry.pending is not None:
-                return  # the partition is read again
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_S)  # after which the shard is retired, if it is read again
 
     async def _marked(
         self,
@@ -369,3 +372,8 @@ class TransactionCoordinator:
         """Give up all ids, when the server stops."""
         self._shards.close()
         await self._markers.close()
+
+
+def _entry_of(shard: TransactionShard, transactional_id: str) -> TransactionEntry:
+    """Return what is known of an id; nothing of one that is new."""
+    return shard.entries.get(transactional_id) or TransactionEntry(transactional_id)

@@ -250,7 +250,6 @@ class MarkerSender:
                 )
         except (OSError, TimeoutError) as error:
             logger.debug("failed to send markers to broker %d: %s; retrying", broker_id, error)
-            await self._disconnect(channel)
         finally:
             for one in queued:
                 _settle(one, dict.fromkeys(one.partitions, ErrorCode.NETWORK_EXCEPTION))
@@ -263,25 +262,27 @@ class MarkerSender:
         """Return the answers by producer id: it has one transaction at a time. Raises OSError."""
         if not queued:
             return {}
-        if channel.client is None:
-            channel.client = self._connect(broker_id)
-            if channel.client is None:
-                raise ConnectionError("its address is unknown")
+        client = channel.client or self._connect(broker_id)
+        if client is None:
+            raise ConnectionError("its address is unknown")
+        channel.client = client
         request = WriteTxnMarkersRequest(markers=[_message(one) for one in queued])
-        answer = await channel.client.call(request, _VERSION, self._timeout_ms)
+        try:
+            answer = await client.call(request, _VERSION, self._timeout_ms)
+        except (OSError, TimeoutError):
+            # The next request looks the address up again. Another one may have done so meanwhile.
+            if channel.client is client:
+                channel.client = None
+            await client.close()
+            raise
         return _codes(answer)
 
     async def close(self) -> None:
         """Send nothing more."""
         self._closed = True
         for channel in self._channels.values():
-            await self._disconnect(channel)
-
-    async def _disconnect(self, channel: _Channel) -> None:
-        """Have the next request look the broker's address up again."""
-        client, channel.client = channel.client, None
-        if client is not None:
-            await client.close()
+            if channel.client is not None:
+                await channel.client.close()
 
 
 def _settle(queued: _Queued, answers: Answers) -> None:
