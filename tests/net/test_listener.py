@@ -439,8 +439,11 @@ async def test_request_in_work_is_answered_when_the_listener_closes() -> None:
     async with (
         listening(slow) as listener,
         connected(listener) as (reader, writer),
-        connected(listener) as (idle_reader, _),
+        connected(listener) as (idle_reader, idle_writer),
     ):
+        idle_writer.write(framed(b"work"))
+        assert await read_frame(idle_reader) == b"done"
+        started.clear()
         writer.write(framed(b"work"))
         await started.wait()
         closing = asyncio.create_task(listener.close(grace_ms=60_000))
@@ -450,6 +453,15 @@ async def test_request_in_work_is_answered_when_the_listener_closes() -> None:
         await closing
         with pytest.raises(ConnectionError):
             await asyncio.open_connection("127.0.0.1", listener.port)
+
+
+async def test_a_closed_listener_resets_connections_without_a_request() -> None:
+    async with listening(echo) as listener, connected(listener) as (reader, _):
+        while not listener.connection_count:
+            await asyncio.sleep(0)
+        await listener.close()
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
 
 
 async def test_request_that_outlasts_the_grace_is_cancelled() -> None:

@@ -249,6 +249,10 @@ class Connection:
     def finish(self) -> None:
         """Answer the request in progress, then close."""
         self._closing = True
+        if not self._frames:
+            # Clients take an end before their first answer for TLS or SASL that differs, and some
+            # give up (franz-go's transactional producers). After a reset all try again.
+            self._transport.reset_at_close()
         if self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
         self._unmute()

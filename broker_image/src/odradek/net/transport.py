@@ -28,6 +28,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -82,6 +83,9 @@ class Transport(Protocol):
     def interrupt(self) -> None:
         """Let a send that waits fail."""
 
+    def reset_at_close(self) -> None:
+        """Let `close` reset the connection: the peer reads an error and not an end."""
+
     def close(self) -> None:
         """Close the connection."""
 
@@ -105,6 +109,10 @@ class PlainTransport(socket.socket):
         """Let a send that waits fail."""
         with contextlib.suppress(OSError):
             self.shutdown(socket.SHUT_RDWR)
+
+    def reset_at_close(self) -> None:
+        """Let `close` reset the connection: the peer reads an error and not an end."""
+        _do_not_linger(self)
 
     async def handshake(self) -> None:
         """Do nothing: there is none."""
@@ -445,6 +453,10 @@ class TlsTransport:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
+    def reset_at_close(self) -> None:
+        """Let `close` reset the connection: the peer reads an error and not an end."""
+        _do_not_linger(self._sock)
+
     def close(self) -> None:
         """Tell the peer that nothing more comes (close_notify), and close the connection."""
         if self._closed:
@@ -462,3 +474,8 @@ class TlsTransport:
                     self._flush()
         self._end = None  # its frames would keep the connection until the collector comes
         self._sock.close()
+
+
+def _do_not_linger(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the peer may be gone already
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
