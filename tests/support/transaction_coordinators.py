@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from kazoo.exceptions import ConnectionLoss
+from prometheus_client import CollectorRegistry
 
 from odradek.log.records.batch import Origin
 from odradek.log.records.records import make
+from odradek.metrics import BrokerMetrics
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.transactions import (
     WritableTxnMarkerPartitionResult,
@@ -183,6 +186,18 @@ class Coordinating:
         await self.coordinator.close()
         self.coordinator = self._new()
 
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run the timers of the coordinator, which look at the clock once per tick."""
+        run = asyncio.create_task(self.coordinator.run())
+        for _ in range(3):  # until each of them has looked for the first time
+            await asyncio.sleep(0)
+        try:
+            yield
+        finally:
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+
     async def write(self, *transactions: Transaction) -> None:
         """Write what a former coordinator wrote."""
         for one in transactions:
@@ -230,6 +245,15 @@ class Coordinating:
                 if code not in RETRIABLE:
                     return code
                 await asyncio.sleep(0.005)
+
+
+def series(on: Coordinating, name: str, **labels: str) -> float | None:
+    """Return the value of a metric of the coordinator."""
+    broker = BrokerMetrics()
+    broker.watch({}, None, None, None, on.coordinator, {})  # type: ignore[arg-type]
+    registry = CollectorRegistry()
+    registry.register(broker)
+    return registry.get_sample_value(name, labels)
 
 
 RETRIABLE = frozenset(

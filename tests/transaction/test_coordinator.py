@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from odradek.metrics import BrokerMetrics
 from odradek.protocol.errors import ErrorCode
 from odradek.quarantine import Work
 from odradek.transaction.states import TransactionState
@@ -24,6 +22,7 @@ from tests.support.transaction_coordinators import (
     T1,
     TIMEOUT_MS,
     Coordinating,
+    series,
     until,
 )
 
@@ -46,15 +45,6 @@ async def on(tmp_path: Path) -> AsyncIterator[Coordinating]:
         coordinating = Coordinating(replicas)
         yield coordinating
         await coordinating.coordinator.close()
-
-
-def series(on: Coordinating, name: str, **labels: str) -> float | None:
-    """Return the value of a metric of the coordinator."""
-    broker = BrokerMetrics()
-    broker.watch({}, None, None, None, on.coordinator, {})  # type: ignore[arg-type]
-    registry = CollectorRegistry()
-    registry.register(broker)
-    return registry.get_sample_value(name, labels)
 
 
 async def test_transaction_is_committed_by_markers_in_all_its_partitions(on: Coordinating) -> None:
@@ -350,13 +340,11 @@ async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fen
 ) -> None:
     producer = await on.init()
     await on.add(producer)
-    running = asyncio.create_task(on.coordinator.run())
-    on.now_ms += TIMEOUT_MS + 1
-    await asyncio.sleep(0)
-    assert on.state() is TransactionState.ONGOING
-    on.clock_ms += on.real.config.transaction_abort_timed_out_interval_ms
-    await on.state_is(TransactionState.COMPLETE_ABORT)
-    running.cancel()
+    async with on.running():
+        on.now_ms += TIMEOUT_MS + 1
+        assert on.state() is TransactionState.ONGOING
+        on.clock_ms += on.real.config.transaction_abort_timed_out_interval_ms
+        await on.state_is(TransactionState.COMPLETE_ABORT)
     assert {epoch for _, epoch, _, _ in on.leader.marked} == {1}
     assert series(on, "odradek_transactions_timed_out_total") == 1
     assert series(on, "odradek_transactional_ids", state="CompleteAbort") == 1
@@ -368,14 +356,32 @@ async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fen
 
 async def test_ids_that_nobody_uses_are_forgotten(on: Coordinating) -> None:
     await on.init()
-    running = asyncio.create_task(on.coordinator.run())
-    await asyncio.sleep(0)
-    on.now_ms += on.real.config.transactional_id_expiration_ms
-    on.clock_ms += on.real.config.transaction_remove_expired_interval_ms
-    await until(lambda: on.state() is None)
-    running.cancel()
+    async with on.running():
+        on.now_ms += on.real.config.transactional_id_expiration_ms
+        on.clock_ms += on.real.config.transaction_remove_expired_interval_ms
+        await until(lambda: on.state() is None)
     await on.restart()
     assert await on.init() == ProducerIdAndEpoch(100, 0)  # the restarted one counts from 100 again
+
+
+async def test_timed_out_transactions_do_not_wait_for_tombstones_of_ids(on: Coordinating) -> None:
+    other = replace(EMPTY, transactional_id="expired", updated_ms=on.now_ms)
+    await on.write(other)
+    on.coordinator.notice_roles()
+    await until(lambda: on.state("expired") is not None)
+    on.now_ms += on.real.config.transactional_id_expiration_ms
+    await on.add(await on.init())
+    on.replicas.held = asyncio.Event()
+    async with on.running():
+        on.clock_ms += on.real.config.transaction_remove_expired_interval_ms
+        entries = on.coordinator._shards.loaded()[0].entries
+        await until(lambda: entries["expired"].pending)
+        on.now_ms += TIMEOUT_MS + 1
+        on.clock_ms += on.real.config.transaction_abort_timed_out_interval_ms
+        await until(lambda: on.coordinator.timed_out)
+        on.replicas.held.set()
+        await on.state_is(TransactionState.COMPLETE_ABORT)
+        await until(lambda: on.state("expired") is None)
 
 
 async def test_nothing_is_done_after_the_leadership_is_lost(on: Coordinating) -> None:

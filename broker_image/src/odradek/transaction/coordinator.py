@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -31,6 +31,7 @@ from odradek.transaction.markers import EndedTransaction, Leaders, MarkerFencedE
 from odradek.transaction.shard import TransactionShard
 from odradek.transaction.shards import TransactionShards
 from odradek.transaction.states import PREPARED, TransactionState
+from odradek.transaction.timers import TransactionTimers
 from odradek.transaction.transaction import ProducerIdAndEpoch, Transaction, TransactionEntry
 from odradek.values import TopicPartition
 
@@ -41,8 +42,6 @@ TICK_S: Final = 1.0
 WRITE_TIMEOUT_MS: Final = 5_000
 """How long replicas may take to acknowledge a record, as for a group's."""
 RETRY_S: Final = 0.5
-EXPIRED_AT_ONCE: Final = 50
-"""Ids whose tombstones are written at the same time."""
 
 # Nothing was written.
 _REFUSALS: Final = {
@@ -92,8 +91,6 @@ class TransactionCoordinator:
         self._quarantines = quarantines
         self._clock_ms = clock_ms
         self._now_ms = now_ms
-        self.timed_out = 0
-        """How many transactions were aborted because they took too long."""
         self._shards = TransactionShards(
             replicas,
             partition_count,
@@ -106,6 +103,7 @@ class TransactionCoordinator:
         self._markers = MarkerSender(
             leaders, connect, config.request_timeout_ms, self._shards.spawn
         )
+        self._timers = TransactionTimers(self._shards, self._write, now_ms)
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -307,54 +305,46 @@ class TransactionCoordinator:
         nobody uses, until cancelled.
         """
         config = self._config
-        next_abort = self._clock_ms() + config.transaction_abort_timed_out_interval_ms
-        next_expiry = self._clock_ms() + config.transaction_remove_expired_interval_ms
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._repeat("leaderships", 0, self._shards.update))
+            tasks.create_task(
+                self._repeat(
+                    "timed-out transactions",
+                    config.transaction_abort_timed_out_interval_ms,
+                    self._timers.abort_timed_out,
+                )
+            )
+            # Apart from the others: each write may take until its time-out.
+            tasks.create_task(
+                self._repeat(
+                    "expired ids",
+                    config.transaction_remove_expired_interval_ms,
+                    lambda: self._timers.expire(config.transactional_id_expiration_ms),
+                )
+            )
+
+    async def _repeat(
+        self, subject: str, interval_ms: int, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Do the work once per interval, at most once per tick, whatever it raises."""
+        following = self._clock_ms() + interval_ms
         while True:
-            with self._quarantines.guard(Work.TRANSACTION, "transaction coordinator"):
-                await self._shards.update()
-                if self._clock_ms() >= next_abort:
-                    next_abort = self._clock_ms() + config.transaction_abort_timed_out_interval_ms
-                    await self._abort_timed_out()
-                if self._clock_ms() >= next_expiry:
-                    next_expiry = self._clock_ms() + config.transaction_remove_expired_interval_ms
-                    await self._expire()
+            if self._clock_ms() >= following:
+                following = self._clock_ms() + interval_ms
+                with self._quarantines.guard(Work.TRANSACTION, f"coordinator: {subject}"):
+                    await work()
             await asyncio.sleep(TICK_S)
 
     def notice_roles(self) -> None:
         """Notice new and lost leaderships in the background: clients send requests at once."""
         self._shards.notice_roles()
 
-    # --- timers -------------------------------------------------------------------------------
+    # --- metrics ------------------------------------------------------------------------------
 
-    async def _abort_timed_out(self) -> None:
-        for shard in self._confirmed():
-            for few in slices.cut([*shard.entries.values()]):
-                for entry in few:
-                    found = decisions.time_out(entry, self._now_ms())
-                    if found is not None and not shard.retired:
-                        logger.info(
-                            "transactional id %s: aborting its transaction after %d ms",
-                            entry.transactional_id,
-                            found.following.timeout_ms,
-                        )
-                        self.timed_out += 1
-                        entry.begin(found.following)
-                        self._shards.spawn(self._write(shard, entry, found.following))
-                if len(few) == slices.STEPS_PER_SLICE:
-                    await slices.pause()
-
-    async def _expire(self) -> None:
-        expiration_ms = self._config.transactional_id_expiration_ms
-        for shard in self._confirmed():
-            for few in slices.cut([*shard.entries.values()], EXPIRED_AT_ONCE):
-                writes = []
-                for entry in few:
-                    found = decisions.expire(entry, expiration_ms, self._now_ms())
-                    if found is not None and not shard.retired:
-                        entry.begin(found.following)
-                        writes.append(self._write(shard, entry, found.following))
-                await asyncio.gather(*writes)
-                await slices.pause()
+    @property
+    def timed_out(self) -> int:
+        """Return how many transactions were aborted because they took too long."""
+        return self._timers.timed_out
 
     def count_by_state(self) -> Counter[TransactionState]:
         """Return how many ids are in each state. May be called from any thread."""
@@ -364,9 +354,6 @@ class TransactionCoordinator:
             for entry in [*shard.entries.values()]
             if (current := entry.current) is not None
         )
-
-    def _confirmed(self) -> list[TransactionShard]:
-        return [shard for shard in self._shards.loaded() if shard.confirmed]
 
     async def close(self) -> None:
         """Give up all ids, when the server stops."""
