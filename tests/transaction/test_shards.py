@@ -50,6 +50,7 @@ class Coordinating:
         self.shards = TransactionShards(
             self.replicas.manager,
             OnePartition(),  # type: ignore[arg-type]
+            1000,
             100,
             self._note_loaded,
             self.gone.append,

@@ -361,11 +361,15 @@ class BrokerConfig:
         "odradek.queued.max.response.bytes", 67_108_864, integer(-1)
     )
     conversion_max_bytes: int = key("odradek.conversion.max.bytes", 67_108_864, integer(-1))
-    # Kafka bounds neither. A producer id takes half a kilobyte or one, a group one.
+    # Kafka bounds none of these. A producer id takes half a kilobyte or one, a group one, a
+    # transactional id half of one.
     partition_max_producer_ids: int = key(
         "odradek.partition.max.producer.ids", 10_000, integer(1, INT_MAX)
     )
     max_groups: int = key("odradek.max.groups", 100_000, integer(1, INT_MAX))
+    max_transactional_ids: int = key(
+        "odradek.max.transactional.ids", 1_000_000, integer(1, INT_MAX)
+    )
 
     # filled by `load`
     listeners: tuple[ListenerEndpoint, ...] = ()

@@ -558,6 +558,12 @@ class BrokerMetrics(Collector):
             "Transactions aborted because they took longer than their producers' timeout",
             value=self._transactions.timed_out,
         )
+        yield CounterMetricFamily(
+            "odradek_transactional_ids_refused",
+            "InitProducerIds of new transactional ids refused because of "
+            "odradek.max.transactional.ids",
+            value=self._transactions.refused,
+        )
 
     def _group_series(self) -> Iterator[Metric]:
         """Yield metrics of the groups coordinated here, with kafka_exporter's names."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LOADS_AT_ONCE = 2
 LOAD_AGAIN_S = 1.0
+REFUSALS_PER_LINE = 1000
 
 logger = logging.getLogger(__name__)
 ShardT = TypeVar("ShardT", bound=LedShard)
@@ -40,9 +41,14 @@ class CoordinatorKind:
 
     topic: str
     name: str
+    an_id: str
     ids: str
     work: Work
     loading: Work
+    bound: str
+    """The setting that says how many ids a broker coordinates at most."""
+    beyond_bound: ErrorCode
+    """What clients are told of a new id beyond it: a code that they take as final."""
 
 
 class LedShards(Generic[ShardT]):
@@ -57,6 +63,7 @@ class LedShards(Generic[ShardT]):
         kind: CoordinatorKind,
         partitions: Callable[[], Mapping[TopicPartition, Partition]],
         partition_count: PartitionCount,
+        most_ids: int,
         new_shard: Callable[[Partition], ShardT],
         load: Callable[[ShardT, Log], Awaitable[None]],
         on_loaded: Callable[[ShardT], Awaitable[None]],
@@ -67,6 +74,9 @@ class LedShards(Generic[ShardT]):
         self._kind = kind
         self._partitions = partitions
         self._partition_count = partition_count
+        self._most_ids = most_ids
+        self.refused = 0
+        """How many times a new id was refused because there were too many."""
         self._new_shard = new_shard
         self._load_shard = load
         self._on_loaded = on_loaded
@@ -89,6 +99,23 @@ class LedShards(Generic[ShardT]):
         if not shard.loaded:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
+
+    def check_room(self, new_id: str) -> None:
+        """Raise KafkaError (the kind's `beyond_bound`) if there are too many ids for a new one."""
+        if sum(shard.size for shard in self._shards.values()) < self._most_ids:
+            return
+        kind = self._kind
+        if self.refused % REFUSALS_PER_LINE == 0:
+            logger.warning(
+                "refused %s %.80s: there are %d %s (%s)",
+                kind.an_id,
+                new_id,
+                self._most_ids,
+                kind.ids,
+                kind.bound,
+            )
+        self.refused += 1
+        raise KafkaError(kind.beyond_bound)
 
     def notice_roles(self) -> None:
         """Run `update` in the background: clients send requests at once."""

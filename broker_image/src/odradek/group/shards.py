@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 from odradek import slices
@@ -22,10 +21,16 @@ from odradek.quarantine import Quarantines, Work
 from odradek.replica.partition import Partition
 from odradek.values import OFFSETS_TOPIC, TopicPartition
 
-_GROUPS = CoordinatorKind(OFFSETS_TOPIC, "group", "groups", Work.GROUP, Work.GROUP_LOADING)
-_REFUSALS_PER_LINE = 1000
-
-logger = logging.getLogger(__name__)
+_GROUPS = CoordinatorKind(
+    OFFSETS_TOPIC,
+    "group",
+    "group",
+    "groups",
+    Work.GROUP,
+    Work.GROUP_LOADING,
+    "odradek.max.groups",
+    ErrorCode.GROUP_MAX_SIZE_REACHED,
+)
 
 
 class Shards(LedShards[Shard]):
@@ -53,6 +58,7 @@ class Shards(LedShards[Shard]):
             _GROUPS,
             partitions,
             partition_count,
+            most_groups,
             Shard,
             load,
             self._take_over,
@@ -60,9 +66,6 @@ class Shards(LedShards[Shard]):
             clock_ms,
             quarantines,
         )
-        self._most_groups = most_groups
-        self.refused = 0
-        """How many times a group was refused because there were too many."""
         self._new_group = new_group
         self._on_group = on_group
         self._on_group_gone = on_group_gone
@@ -91,22 +94,6 @@ class Shards(LedShards[Shard]):
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         return self.of(group_id)
-
-    def check_room(self, group_id: str) -> None:
-        """Raise KafkaError(GROUP_MAX_SIZE_REACHED) if there are too many groups for a new one.
-
-        Clients take this code as final, and name the group.
-        """
-        if sum(len(shard.groups) for shard in self._shards.values()) < self._most_groups:
-            return
-        if self.refused % _REFUSALS_PER_LINE == 0:
-            logger.warning(
-                "refused group %s: there are %d groups (odradek.max.groups)",
-                group_id,
-                self._most_groups,
-            )
-        self.refused += 1
-        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
 
     async def _take_over(self, shard: Shard) -> None:
         for few in slices.cut([*shard.groups.values()]):

@@ -94,6 +94,7 @@ class TransactionCoordinator:
         self._shards = TransactionShards(
             replicas,
             partition_count,
+            config.max_transactional_ids,
             config.transaction_state_log_load_buffer_size,
             self._confirm,
             lambda shard: None,
@@ -116,6 +117,8 @@ class TransactionCoordinator:
             while True:
                 shard = self._shard_of(transactional_id)
                 entry = _entry_of(shard, transactional_id)
+                if entry.current is None and entry.pending is None:
+                    self._shards.check_room(transactional_id)
                 found = decisions.initialize(entry, timeout_ms, named, spare, self._now_ms())
                 if not isinstance(found, ProducerIdNeeded):
                     return await self._carried_out(shard, entry, found)
@@ -345,6 +348,11 @@ class TransactionCoordinator:
     def timed_out(self) -> int:
         """Return how many transactions were aborted because they took too long."""
         return self._timers.timed_out
+
+    @property
+    def refused(self) -> int:
+        """Return how many times a new id was refused because there were too many."""
+        return self._shards.refused
 
     def count_by_state(self) -> Counter[TransactionState]:
         """Return how many ids are in each state. May be called from any thread."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from odradek.coordination.led_shards import CoordinatorKind, LedShards
 from odradek.coordination.partitioning import PartitionCount
 from odradek.coordination.replicas import Replicas
+from odradek.protocol.errors import ErrorCode
 from odradek.quarantine import Quarantines, Work
 from odradek.transaction.shard import TransactionShard
 from odradek.values import TRANSACTIONS_TOPIC
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
 _TRANSACTIONS = CoordinatorKind(
     TRANSACTIONS_TOPIC,
     "transaction",
+    "transactional id",
     "transactional ids",
     Work.TRANSACTION,
     Work.TRANSACTION_LOADING,
+    "odradek.max.transactional.ids",
+    # Java clients stop and say that a policy is not satisfied. What they try again says nothing.
+    ErrorCode.POLICY_VIOLATION,
 )
 
 
@@ -33,6 +38,7 @@ class TransactionShards(LedShards[TransactionShard]):
         self,
         replicas: Replicas,
         partition_count: PartitionCount,
+        most_ids: int,
         read_bytes: int,
         on_loaded: Callable[[TransactionShard], Awaitable[None]],
         on_gone: Callable[[TransactionShard], None],
@@ -46,6 +52,7 @@ class TransactionShards(LedShards[TransactionShard]):
             _TRANSACTIONS,
             lambda: replicas.partitions,
             partition_count,
+            most_ids,
             TransactionShard,
             load,
             on_loaded,
