@@ -86,11 +86,14 @@ class Leader:
     marked: list[tuple[TopicPartition, int, bool, int]] = field(default_factory=list)
     requests: int = 0
     closed: int = 0
+    held: asyncio.Event | None = None
 
     async def call(
         self, request: WriteTxnMarkersRequest, version: int, timeout_ms: int
     ) -> WriteTxnMarkersResponse:
         self.requests += 1
+        if self.held is not None:
+            await self.held.wait()
         code = self.codes.pop(0) if self.codes else ErrorCode.NONE
         if isinstance(code, type):
             raise code
@@ -163,6 +166,7 @@ class Coordinating:
         self.replicas = FaultyReplicas(real)
         self.cluster = Cluster()
         self.leader = Leader()
+        self.others: dict[int, Leader] = {}
         self.now_ms = 1_000_000
         self.clock_ms = 0
         self.quarantines = Quarantines()
@@ -175,7 +179,7 @@ class Coordinating:
             OnePartition(),  # type: ignore[arg-type]
             ProducerIds(),
             self.cluster,
-            lambda broker_id: self.leader,  # type: ignore[arg-type,return-value]
+            lambda broker_id: self.others.get(broker_id, self.leader),  # type: ignore[arg-type,return-value]
             self.quarantines,
             lambda: self.clock_ms,
             lambda: self.now_ms,

@@ -17,11 +17,13 @@ from tests.support.replicas import Replicas
 from tests.support.transaction_coordinators import (
     EMPTY,
     ID,
+    OTHER,
     STATE,
     T0,
     T1,
     TIMEOUT_MS,
     Coordinating,
+    Leader,
     series,
     until,
 )
@@ -243,6 +245,66 @@ async def test_markers_are_sent_until_they_are_written(
     await on.state_is(TransactionState.COMPLETE_COMMIT)
     assert on.leader.requests == 3
     assert on.leader.closed == (2 if isinstance(trouble, type) else 0)
+
+
+async def test_a_broker_that_hangs_delays_the_markers_of_no_other(on: Coordinating) -> None:
+    producer = await on.init()
+    await on.add(producer)
+    hanging = on.others[3] = Leader(held=asyncio.Event())
+    on.cluster.leaders[T0] = 3
+    on.leader.codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    await on.end(producer, commits=True)
+    await until(lambda: on.leader.marked)
+    await until(lambda: len(on.leader.marked) == 2)
+    assert on.state() is TransactionState.PREPARE_COMMIT
+    assert hanging.held is not None
+    hanging.held.set()
+    await on.state_is(TransactionState.COMPLETE_COMMIT)
+    assert [key for key, *_ in on.leader.marked] == [T1, T1]
+    assert [key for key, *_ in hanging.marked] == [T0]
+    assert hanging.requests == 1
+
+
+async def test_markers_follow_the_leadership_away_from_a_broker_that_hangs(
+    on: Coordinating,
+) -> None:
+    producer = await on.init()
+    await on.add(producer)
+    hanging = on.others[3] = Leader(held=asyncio.Event())
+    on.cluster.leaders = {T0: 3, T1: 3}
+    await on.end(producer, commits=True)
+    await until(lambda: hanging.requests)
+    on.cluster.leaders[T0] = OTHER
+    await until(lambda: on.leader.marked)
+    assert on.state() is TransactionState.PREPARE_COMMIT
+    on.cluster.leaders[T1] = OTHER
+    await on.state_is(TransactionState.COMPLETE_COMMIT)
+    assert [key for key, *_ in on.leader.marked] == [T0, T1]
+    assert (hanging.requests, hanging.marked) == (1, [])
+
+
+async def test_a_transaction_is_not_over_while_another_marker_of_it_is_under_way(
+    on: Coordinating,
+) -> None:
+    """The new leader would take that for the end of the producer's next transaction."""
+    producer = await on.init()
+    await on.add(producer, [T0])
+    former = on.others[3] = Leader(held=asyncio.Event())
+    leader = on.others[4] = Leader(held=asyncio.Event())
+    on.cluster.leaders[T0] = 3
+    await on.end(producer, commits=True)
+    await until(lambda: former.requests)
+    on.cluster.leaders[T0] = 4
+    await until(lambda: leader.requests)
+    assert former.held is not None
+    assert leader.held is not None
+    former.held.set()
+    await until(lambda: former.marked)
+    for _ in range(100):
+        await asyncio.sleep(0)
+        assert on.state() is TransactionState.PREPARE_COMMIT
+    leader.held.set()
+    await on.state_is(TransactionState.COMPLETE_COMMIT)
 
 
 async def test_markers_are_sent_after_an_exception_that_nobody_foresaw(

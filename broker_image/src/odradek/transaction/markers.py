@@ -13,10 +13,11 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from kazoo.exceptions import KazooException
 
+from odradek.clock import monotonic_ms
 from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages.transactions import (
@@ -116,6 +117,11 @@ class _Queued:
     answers: asyncio.Future[Answers]
 
 
+class _Sent(NamedTuple):
+    leader: int
+    partitions: set[TopicPartition]
+
+
 @dataclass(slots=True)
 class _Channel:
     queue: list[_Queued] = field(default_factory=list)
@@ -152,54 +158,55 @@ class MarkerSender:
         coordinator. Raises MarkerFencedError.
         """
         missing = set(partitions)
+        sent: dict[asyncio.Future[Answers], _Sent] = {}
         pause_s, attempts = _FIRST_PAUSE_S, 0
-        while is_coordinator():
-            found = await self._try(ended, missing)
-            for key, code in found.items():
-                if code == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                    raise MarkerFencedError(f"{key}: {name_of(code)}")
-                if code == ErrorCode.INVALID_PRODUCER_EPOCH:
-                    logger.warning(
-                        "transactional id %s: %s has no marker, but a newer epoch of %d",
-                        ended.transactional_id,
-                        key,
-                        ended.producer_id,
-                    )
-                if code in _DONE:
-                    missing.discard(key)
-            if not missing:
-                return
-            attempts += 1
-            if attempts % _ATTEMPTS_PER_LINE == 0:
-                key = min(missing)
-                logger.warning(
-                    "transactional id %s: %d partitions have no marker yet; retrying; %s: %s",
-                    ended.transactional_id,
-                    len(missing),
-                    key,
-                    name_of(found[key]),
-                )
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        try:
+            while is_coordinator():
+                began = monotonic_ms()
+                found = await self._send_again(ended, missing, sent)
+                found |= await _answered(sent, pause_s)
+                missing -= _marked(ended, found)
+                if not missing:
+                    return
+                attempts += 1
+                if attempts % _ATTEMPTS_PER_LINE == 0:
+                    _log_missing(ended, missing, found)
+                await asyncio.sleep(max(pause_s - (monotonic_ms() - began) / 1000, 0))
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        finally:
+            for answers in sent:
+                answers.cancel()
 
-    async def _try(
-        self, ended: EndedTransaction, partitions: Collection[TopicPartition]
+    async def _send_again(
+        self,
+        ended: EndedTransaction,
+        missing: Collection[TopicPartition],
+        sent: dict[asyncio.Future[Answers], _Sent],
     ) -> dict[TopicPartition, int]:
-        """Send a marker once to each partition; return what was answered, or stands for that."""
+        """Send a marker to each partition that waits for no answer of its leader; return what
+        stands for the answers of those that have none.
+
+        A broker that hangs delays the markers of no other, nor of partitions that others lead by
+        now. What it answers about those counts no more: another marker of them is under way, and
+        must not come after the end of the transaction.
+        """
+        for answers, (leader, keys) in [*sent.items()]:
+            keys -= {key for key in keys if self._leaders.leader_of(key) != leader}
+            if not keys:
+                answers.cancel()
+                del sent[answers]
+        waiting = {key for _, keys in sent.values() for key in keys}
         by_leader: dict[int | None, list[TopicPartition]] = {}
-        for key in partitions:
-            by_leader.setdefault(self._leaders.leader_of(key), []).append(key)
+        for key in missing:
+            if key not in waiting:
+                by_leader.setdefault(self._leaders.leader_of(key), []).append(key)
         found: dict[TopicPartition, int] = {}
         for topic, unknown in _by_topic(by_leader.pop(None, ())):
             found |= await self._of_unknown(topic, [*unknown])
         found |= dict.fromkeys(by_leader.pop(NO_LEADER, ()), ErrorCode.LEADER_NOT_AVAILABLE)
-        waiting = [
-            self._enqueue(leader, ended, keys)
-            for leader, keys in by_leader.items()
-            if leader is not None
-        ]
-        for answers in await asyncio.gather(*waiting):
-            found |= answers
+        for leader, keys in by_leader.items():
+            assert leader is not None
+            sent[self._enqueue(leader, ended, keys)] = _Sent(leader, set(keys))
         return found
 
     async def _of_unknown(
@@ -283,6 +290,49 @@ class MarkerSender:
         for channel in self._channels.values():
             if channel.client is not None:
                 await channel.client.close()
+
+
+async def _answered(
+    sent: dict[asyncio.Future[Answers], _Sent], wait_s: float
+) -> dict[TopicPartition, int]:
+    """Wait for all answers, but not for long; take those that came out of `sent`, and return them
+    by partition.
+    """
+    found: dict[TopicPartition, int] = {}
+    if sent:
+        done, _ = await asyncio.wait(sent, timeout=wait_s)
+        for answers in done:
+            keys = sent.pop(answers).partitions
+            found |= {key: code for key, code in answers.result().items() if key in keys}
+    return found
+
+
+def _marked(ended: EndedTransaction, found: Answers) -> set[TopicPartition]:
+    """Return the partitions that need no marker any more. Raises MarkerFencedError."""
+    for key, code in found.items():
+        if code == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            raise MarkerFencedError(f"{key}: {name_of(code)}")
+        if code == ErrorCode.INVALID_PRODUCER_EPOCH:
+            logger.warning(
+                "transactional id %s: %s has no marker, but a newer epoch of %d",
+                ended.transactional_id,
+                key,
+                ended.producer_id,
+            )
+    return {key for key, code in found.items() if code in _DONE}
+
+
+def _log_missing(
+    ended: EndedTransaction, missing: Collection[TopicPartition], found: Answers
+) -> None:
+    key = min(missing)
+    logger.warning(
+        "transactional id %s: %d partitions have no marker yet; retrying; %s: %s",
+        ended.transactional_id,
+        len(missing),
+        key,
+        name_of(found[key]) if key in found else "its leader does not answer",
+    )
 
 
 def _settle(queued: _Queued, answers: Answers) -> None:
