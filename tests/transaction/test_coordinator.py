@@ -106,6 +106,34 @@ async def test_what_was_not_written_did_not_happen(
     await on.state_is(TransactionState.COMPLETE_ABORT)
 
 
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_COORDINATOR),
+        (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+async def test_a_former_coordinator_gives_no_answer_from_memory(
+    on: Coordinating, refusal: ErrorCode, code: ErrorCode
+) -> None:
+    producer = await on.init()
+    await on.add(producer)
+    fenced = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
+    for asked in (
+        lambda: on.coordinator.add_partitions(ID, producer, {T0}),
+        lambda: on.coordinator.end(ID, fenced, commits=True),
+    ):
+        on.replicas.refused = [refusal]
+        assert await asked() is code
+        assert await asked() is not code
+    await on.end(producer, commits=True)
+    await on.state_is(TransactionState.COMPLETE_COMMIT)
+    on.replicas.refused = [refusal]
+    assert await on.coordinator.end(ID, producer, commits=True) is code
+    assert await on.coordinator.end(ID, producer, commits=True) is ErrorCode.NONE
+
+
 async def test_an_id_whose_first_record_was_not_written_stays_unknown(on: Coordinating) -> None:
     await until(lambda: on.coordinator._shards.all()[0].loaded)
     on.replicas.refused = [ErrorCode.NOT_ENOUGH_REPLICAS]

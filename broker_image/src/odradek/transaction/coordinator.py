@@ -177,13 +177,26 @@ class TransactionCoordinator:
         The write goes on if the client goes. Nothing else runs between a decision and its begin.
         """
         if isinstance(found, Answer):
-            return found
+            return await self._certain(shard, found)
         entry.begin(found.following)
         shard.entries[entry.transactional_id] = entry
         writing = self._shards.spawn(self._write(shard, entry, found.following))
         await asyncio.wait({writing})
         error = ErrorCode.NOT_COORDINATOR if writing.cancelled() else writing.result()
         return found.answer if error is ErrorCode.NONE else Answer(error)
+
+    async def _certain(self, shard: TransactionShard, found: Answer) -> Answer:
+        """Return an answer that needs no record once other replicas take this broker for the
+        leader still. A former coordinator would confirm a later transaction by what it knows of an
+        earlier one.
+        """
+        if found.error is ErrorCode.CONCURRENT_TRANSACTIONS:
+            return found  # the client asks again
+        error = await self._append_nothing(shard)
+        if error is ErrorCode.NONE and not shard.retired:
+            return found
+        unknown = _UNKNOWN_OUTCOMES.get(error, ErrorCode.NOT_COORDINATOR)
+        return Answer(_REFUSALS.get(error, unknown))
 
     async def _write(
         self, shard: TransactionShard, entry: TransactionEntry, following: Transaction
@@ -228,6 +241,10 @@ class TransactionCoordinator:
             Origin.COORDINATOR,
         )
         return outcomes[0].error
+
+    async def _append_nothing(self, shard: TransactionShard) -> ErrorCode:
+        """Append a tombstone for nobody's id."""
+        return await self._append(shard, [(records.encode_key(""), None)])
 
     # --- markers ------------------------------------------------------------------------------
 
@@ -284,11 +301,11 @@ class TransactionCoordinator:
         """Serve a loaded shard once all that was read is committed, and go on with what was ended.
 
         A leader reads records that no other replica may have yet. A decision is not acted upon
-        before it is certain, so a tombstone for nobody's id is written behind them.
+        before it is certain, so something is written behind them.
         """
         while shard.entries and not shard.retired:
             try:
-                if await self._append(shard, [(records.encode_key(""), None)]) is ErrorCode.NONE:
+                if await self._append_nothing(shard) is ErrorCode.NONE:
                     break
             except Exception as failure:
                 self._quarantines.note(Work.TRANSACTION, shard.source.key, failure, "retrying")
