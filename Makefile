@@ -91,8 +91,9 @@ chaos: .venv/.ready ## every test without samples; 200 faults under load, and ag
 	@$(PY) -m tests.chaos $(ARGS)
 	@$(PY) -m tests.chaos --transactions $(ARGS)
 
-simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller and replication, in virtual time
+simulate: .venv/.ready ## ten thousand seeded schedules of faults for controller and replication, and as many for transactions, in virtual time
 	@$(PY) -m tests.simulator $(ARGS)
+	@$(PY) -m tests.simulator --transactions $(ARGS)
 	@$(PY) -m tests.simulator.large_cluster
 
 quickstart: ## a first look on this machine: no Kubernetes, no root (ARGS=--once: and end)

@@ -25,11 +25,16 @@ TRACE_LINES = 60
 @click.option("--seeds", "count", default=10_000, show_default=True, help="How many.")
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Processes.")
 @click.option("--bug", type=click.Choice(list(bugs.BUGS)), help="Plant a bug; it has to be found.")
-@click.option("--outages", is_flag=True, help="Only power failures that no controller sees.")
+@click.option(
+    "--outages", "kind", flag_value="outages", help="Only power failures that no controller sees."
+)
+@click.option(
+    "--transactions", "kind", flag_value="transactions", help="Producers with transactions."
+)
 @click.option("--whole", is_flag=True, help="Print the whole trace of a failing schedule.")
-def main(first: int, count: int, jobs: int, bug: str | None, outages: bool, whole: bool) -> None:
-    """Run schedules of faults against controller and replication, in virtual time."""
-    sweep = Sweep(bug, outages)
+def main(first: int, count: int, jobs: int, bug: str | None, kind: str | None, whole: bool) -> None:
+    """Run schedules of faults against controller, replication and transactions, in virtual time."""
+    sweep = Sweep(bug, kind or "any")
     began = time.monotonic()
     done, failing = 0, None
     with click.progressbar(length=count, label="schedules", file=sys.stderr) as bar:

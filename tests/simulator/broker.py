@@ -1,7 +1,7 @@
 """A broker of the real code on a simulated session, network and disk.
 
-Controller, replica manager, fetchers, ISR writer, registration and request handlers are real.
-Sockets, the codec, log files and groups are left out.
+Controller, replica manager, fetchers, ISR writer, registration, transaction coordinator and request
+handlers are real. Sockets, the codec, log files and groups are left out.
 """
 
 from __future__ import annotations
@@ -17,8 +17,17 @@ from uuid import UUID
 from odradek import config as configuration
 from odradek.config import BrokerConfig, TopicConfig
 from odradek.controller.loop import Controller
+from odradek.coordination.partitioning import PartitionCount
 from odradek.dynamic_config import LayeredConfig
-from odradek.handlers import control, fetch, offsets, produce
+from odradek.handlers import (
+    control,
+    fetch,
+    offsets,
+    produce,
+    producers,
+    transaction_markers,
+    transactions,
+)
 from odradek.handlers.context import Broker as Parts
 from odradek.handlers.context import RequestContext
 from odradek.protocol.messages.control import (
@@ -29,15 +38,26 @@ from odradek.protocol.messages.control import (
 from odradek.protocol.messages.fetch import FetchRequest
 from odradek.protocol.messages.offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from odradek.protocol.messages.produce import ProduceRequest
+from odradek.protocol.messages.producers import InitProducerIdRequest
+from odradek.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    WriteTxnMarkersRequest,
+)
 from odradek.quarantine import Quarantines, Work
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
-from odradek.values import BrokerId
+from odradek.transaction.coordinator import TransactionCoordinator
+from odradek.transaction.markers import ClusterLeaders
+from odradek.values import TRANSACTIONS_TOPIC, BrokerId
 from odradek.zk import znodes
+from odradek.zk.producer_ids import ProducerIdManager
 from odradek.zk.registration import DuplicateBrokerError, Registration
 from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
-from tests.simulator.disk import DIRECTORY, Disk, Region
+from tests.simulator.batches import Region
+from tests.simulator.disk import Disk
 from tests.simulator.network import Client, Network
+from tests.simulator.simulated_log import DIRECTORY
 from tests.simulator.world import Process, World
 from tests.simulator.zookeeper import Ensemble, SimulatedSession
 
@@ -52,6 +72,10 @@ HANDLERS = {
     LeaderAndIsrRequest: control.leader_and_isr,
     StopReplicaRequest: control.stop_replica,
     UpdateMetadataRequest: control.update_metadata,
+    InitProducerIdRequest: producers.init_producer_id,
+    AddPartitionsToTxnRequest: transactions.add_partitions_to_txn,
+    EndTxnRequest: transactions.end_txn,
+    WriteTxnMarkersRequest: transaction_markers.write_txn_markers,
 }
 CONTROL = (LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest)
 
@@ -77,6 +101,7 @@ def settings(broker_id: int, durable: bool) -> tuple[BrokerConfig, TopicConfig]:
             "replica.high.watermark.checkpoint.interval.ms": "3000",
             "leader.imbalance.check.interval.seconds": "6",
             "leader.imbalance.per.broker.percentage": "0",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         }
     )
     return config, configuration.resolve_topic(config, {})
@@ -132,6 +157,8 @@ class Broker:
         network: Network,
         ensemble: Ensemble,
         checks: Any,
+        *,
+        coordinates: bool = False,
     ) -> None:
         self.broker_id = broker_id
         self.name = name_of(broker_id)
@@ -147,6 +174,7 @@ class Broker:
         self._network = network
         self._ensemble = ensemble
         self._checks = checks
+        self._coordinates = coordinates
 
     @property
     def alive(self) -> bool:
@@ -224,6 +252,18 @@ class Broker:
             self._world.clock_ms,
             quarantines,
         )
+        producer_ids = ProducerIdManager(session, self.broker_id)
+        self.transactions = TransactionCoordinator(
+            self.config,
+            self.replicas,
+            PartitionCount(session, TRANSACTIONS_TOPIC),
+            producer_ids,
+            ClusterLeaders(self.metadata, session),
+            lambda other: self._connect(process, other),  # type: ignore[arg-type,return-value]
+            quarantines,
+            self._world.clock_ms,
+            self._world.clock_ms,
+        )
         self._parts = Parts(
             config=self.config,
             cluster_id="simulated",
@@ -232,9 +272,9 @@ class Broker:
             session=session,
             controller=self.controller,
             groups=None,  # type: ignore[arg-type]
-            transactions=None,  # type: ignore[arg-type]
+            transactions=self.transactions,
             registration=registration,
-            producer_ids=None,  # type: ignore[arg-type]
+            producer_ids=producer_ids,
             metrics=SimpleNamespace(  # type: ignore[arg-type]
                 bytes_in=_ignore, bytes_out=_ignore, bytes_replicated=_ignore
             ),
@@ -251,6 +291,8 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.replicas.run())
             tasks.create_task(registration.run())
+            if self._coordinates:
+                tasks.create_task(self.transactions.run())
 
     def _disk_failed(self, process: Process) -> None:
         """End the process, as the server does without any directory; its supervisor starts it."""

@@ -22,7 +22,8 @@ from odradek.replica.manager import ReplicaManager
 from odradek.replica.partition import Partition
 from odradek.replica.role_changes import RoleChanges
 from odradek.replica.stray_replicas import StrayReplicas
-from tests.simulator.disk import SimulatedLog
+from tests.simulator.simulated_log import SimulatedLog
+from tests.simulator.transaction_bugs import TRANSACTION_BUGS
 
 
 async def _acknowledge_at_once(self: Appended) -> None:
@@ -155,6 +156,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "goes on in the epoch of before an outage": [
         (election, "choose_after_restart", _stay_in_the_epoch)
     ],
+    **TRANSACTION_BUGS,
 }
 
 

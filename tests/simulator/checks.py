@@ -15,8 +15,9 @@ from odradek.protocol.messages.control import LeaderAndIsrRequest
 from odradek.values import NO_LEADER, TopicPartition
 from odradek.zk import znodes
 from odradek.zk.znodes import PartitionState
+from tests.simulator.batches import Batch
 from tests.simulator.broker import Broker
-from tests.simulator.disk import SimulatedLog
+from tests.simulator.simulated_log import SimulatedLog
 from tests.simulator.world import World
 
 # Two empty fetches of a follower, what the product allows on top, and delays of the network.
@@ -30,15 +31,13 @@ class BrokenPromiseError(AssertionError):
 class Checks:
     """Checks the invariants on what brokers, clients and ZooKeeper report."""
 
-    def __init__(self, world: World, keys: Iterable[TopicPartition]) -> None:
-        self.brokers: Mapping[int, Broker] = {}
+    def __init__(self, world: World, brokers: Mapping[int, Broker]) -> None:
+        self.brokers = brokers
         self.acknowledged: list[tuple[TopicPartition, int, tuple[str, ...]]] = []
         self.states: dict[TopicPartition, PartitionState] = {}
         self._world = world
-        self._keys = {znodes.state_path(*key): key for key in keys}
-        self._committed: dict[TopicPartition, list[str | None]] = {
-            key: [] for key in self._keys.values()
-        }
+        self._keys: dict[str, TopicPartition] = {}
+        self._committed: dict[TopicPartition, list[str | None]] = {}
         self._leaders: dict[tuple[TopicPartition, int], int] = {}
         # The highest high watermark per replica and process that was compared.
         self._compared: dict[tuple[int, TopicPartition], tuple[object, int]] = {}
@@ -48,6 +47,11 @@ class Checks:
         self.robbed: set[tuple[TopicPartition, int]] = set()
         self._deposed_at: dict[tuple[TopicPartition, int], float] = {}
         self.failure: BrokenPromiseError | None = None
+
+    def watch(self, keys: Iterable[TopicPartition]) -> None:
+        """Check these partitions."""
+        self._keys = {znodes.state_path(*key): key for key in keys}
+        self._committed = {key: [] for key in self._keys.values()}
 
     def fail(self, what: str) -> None:
         """Record the first broken invariant."""
@@ -210,17 +214,16 @@ class Checks:
         """Check, after healing, that all replicas have the same records, and all committed ones."""
         for key in self._keys.values():
             contents = {
-                broker_id: [
-                    (one.base_offset, one.leader_epoch, one.values)
-                    for one in broker.disk.get(*key).batches
-                ]
+                broker_id: broker.disk.get(*key).batches
                 for broker_id, broker in self.brokers.items()
                 if broker_id in self.states[key].isr
             }
             first, *others = contents.values()
             if any(one != first for one in others):
                 self.fail(f"replicas of {key} differ at the end: {_difference(contents)}")
-            held = {at: value for base, _, values in first for at, value in enumerate(values, base)}
+            held = {
+                at: value for one in first for at, value in enumerate(one.values, one.base_offset)
+            }
             for place, offset, values in self.acknowledged:
                 for at, value in enumerate(values, offset):
                     if place == key and held.get(at) != value:
@@ -228,7 +231,8 @@ class Checks:
             for at, committed in enumerate(self._committed[key]):
                 if committed is not None and held.get(at) != committed:
                     self.fail(f"{committed} was committed at {key}@{at}: {held.get(at)}")
-            if len(set(held.values())) != len(held):
+            sent = [value for one in first if one.is_from_client for value in one.values]
+            if len(set(sent)) != len(sent):
                 self.fail(f"{key} holds a value twice")
             if positions[key] != len(held):
                 self.fail(f"the consumer of {key} came to {positions[key]} of {len(held)}")
@@ -242,7 +246,7 @@ class Checks:
                     self.fail(f"{broker.name} believes of {key}: {info}; there stands {state}")
 
 
-def _difference(contents: Mapping[int, list[tuple[int, int, tuple[str, ...]]]]) -> str:
+def _difference(contents: Mapping[int, list[Batch]]) -> str:
     for at in range(max(map(len, contents.values()))):
         there = {who: one[at] if at < len(one) else None for who, one in contents.items()}
         if len(set(there.values())) > 1:

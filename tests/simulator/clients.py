@@ -17,15 +17,17 @@ from odradek.protocol.messages.produce import (
     TopicProduceData,
 )
 from odradek.values import TopicPartition
+from tests.simulator.batches import Batch, pack, unpack
 from tests.simulator.broker import name_of
 from tests.simulator.checks import Checks
-from tests.simulator.disk import Batch, pack, unpack
 from tests.simulator.network import Network
 from tests.simulator.world import Process, World
 
 PRODUCE_VERSION = 8
 FETCH_VERSION = 10
 RETRY_S = 0.15
+# Brokers give lower ones to producers with transactions.
+FIRST_PRODUCER_ID = 1_000_000
 # The errors after which a client refreshes its metadata, or waits.
 RETRIABLE = frozenset(
     {
@@ -59,10 +61,14 @@ class Clients:
         for key in keys:
             for number in range(producers):
                 self.process.spawn(self._produce(key, number))
-            self.positions[key] = 0
-            self.process.spawn(self._consume(key))
+            self.consume(key)
 
-    def _leader(self, key: TopicPartition) -> tuple[int, int] | None:
+    def consume(self, key: TopicPartition) -> None:
+        """Start to consume."""
+        self.positions[key] = 0
+        self.process.spawn(self._consume(key))
+
+    def leader(self, key: TopicPartition) -> tuple[int, int] | None:
         """Return (leader, epoch) from a random broker; they may be out of date."""
         living = [
             one
@@ -74,7 +80,8 @@ class Clients:
         info = self._world.chance.choice(living).metadata.partition(*key)
         return None if info is None or info.leader < 0 else (info.leader, info.leader_epoch)
 
-    async def _call(self, leader: int, request: Any, version: int) -> Any:
+    async def call(self, leader: int, request: Any, version: int) -> Any:
+        """Return the response, None without one: the request may be carried out all the same."""
         try:
             return await self._network.call(
                 self.process, name_of(leader), request, version, self._network.connect()
@@ -86,7 +93,7 @@ class Clients:
 
     async def _produce(self, key: TopicPartition, number: int) -> None:
         chance = self._world.chance
-        producer_id = 1000 * (key.partition + 1) + number
+        producer_id = FIRST_PRODUCER_ID * (key.partition + 1) + number
         sequence = 0
         while self.sending:
             count = chance.choice((1, 1, 1, 2, 3))
@@ -99,11 +106,11 @@ class Clients:
 
     async def _send(self, key: TopicPartition, batch: Batch) -> None:
         data = pack([batch])
-        known = self._leader(key)
+        known = self.leader(key)
         while True:
             if known is None:
                 await asyncio.sleep(RETRY_S)
-                known = self._leader(key)
+                known = self.leader(key)
                 continue
             request = ProduceRequest(
                 acks=-1,
@@ -115,7 +122,7 @@ class Clients:
                     )
                 ],
             )
-            response = await self._call(known[0], request, PRODUCE_VERSION)
+            response = await self.call(known[0], request, PRODUCE_VERSION)
             if response is not None:
                 answer = response.responses[0].partition_responses[0]
                 if answer.error_code == ErrorCode.NONE:
@@ -125,17 +132,17 @@ class Clients:
                     error = ErrorCode(answer.error_code).name
                     self._checks.misled(known[0], key, f"{error} to {batch.values}")
             await asyncio.sleep(RETRY_S)
-            known = self._leader(key)
+            known = self.leader(key)
 
     # --- the consumer -------------------------------------------------------------------------
 
     async def _consume(self, key: TopicPartition) -> None:
-        known = self._leader(key)
+        known = self.leader(key)
         while True:
             answer = None if known is None else await self._fetch(key, *known)
             if answer is None:
                 await asyncio.sleep(RETRY_S)
-                known = self._leader(key)
+                known = self.leader(key)
 
     async def _fetch(self, key: TopicPartition, leader: int, epoch: int) -> Any:
         position = self.positions[key]
@@ -158,7 +165,7 @@ class Clients:
                 )
             ],
         )
-        response = await self._call(leader, request, FETCH_VERSION)
+        response = await self.call(leader, request, FETCH_VERSION)
         if response is None:
             return None
         answer = response.responses[0].partition_responses[0]

@@ -21,6 +21,7 @@ from tests.simulator.checks import BrokenPromiseError, Checks
 from tests.simulator.clients import Clients
 from tests.simulator.network import Network, Weather
 from tests.simulator.schedule import REPLICAS, Fault, Kind, Schedule
+from tests.simulator.transactions import Transactions
 from tests.simulator.world import World
 from tests.simulator.zookeeper import Ensemble
 
@@ -35,44 +36,64 @@ class Simulation:
         self.plan = plan
         self.world = world = World(plan.seed)
         world.trace = trace
-        self.keys = [TopicPartition(TOPIC, number) for number in range(plan.partitions)]
+        self._data_keys = [TopicPartition(TOPIC, number) for number in range(plan.partitions)]
         self.ensemble = Ensemble(world)
         self.network = Network(world)
-        self.checks = Checks(world, self.keys)
+        self.brokers: dict[int, Broker] = {}
+        self.checks = Checks(world, self.brokers)
+        self.clients = Clients(world, self.network, self.checks)
+        self.transactions = Transactions(
+            world, self.clients, self.checks, self._data_keys, plan.transactional_ids
+        )
+        self.keys = self._data_keys + self.transactions.state_keys
+        self.checks.watch(self.keys)
         self.ensemble.wrote = self.checks.wrote
-        self.brokers = {
-            one: Broker(one, plan.durable, world, self.network, self.ensemble, self.checks)
-            for one in plan.brokers
-        }
-        self.checks.brokers = self.brokers
+        for one in plan.brokers:
+            self.brokers[one] = Broker(
+                one,
+                plan.durable,
+                world,
+                self.network,
+                self.ensemble,
+                self.checks,
+                coordinates=self.transactions.are_there,
+            )
         # Brokers that were short of descriptors.
         self._short: set[Broker] = set()
-        self.clients = Clients(world, self.network, self.checks)
 
     def run(self) -> None:
         """Run the schedule. Raise BrokenPromiseError."""
         self.begin()
-        began = self.world.now
+        over_at = self.world.now + self.plan.over_at
         for fault in self.plan.faults:
             self.world.later(fault.at, None, self._hurt, fault)
-        self.until(lambda: self.world.now >= began + self.plan.over_at, self.plan.over_at + 1, "")
+        self.until(lambda: self.world.now >= over_at, self.plan.over_at + 1, "")
         self.end()
 
     def begin(self) -> None:
-        """Start brokers and clients, with one topic. Raise BrokenPromiseError."""
+        """Start brokers and clients, with one topic, and that of coordinators if there are
+        transactions. Raise BrokenPromiseError.
+        """
         for path in (*znodes.PERSISTENT_PATHS, znodes.BROKER_IDS_PATH, znodes.TOPICS_PATH):
             self.ensemble.ensure(path)
-        replicas = {
-            number: tuple(BrokerId((number + at) % REPLICAS + 1) for at in range(REPLICAS))
-            for number in range(self.plan.partitions)
-        }
         for broker in self.brokers.values():
             broker.start()
         self.until(lambda: len(self._registered()) == len(self.brokers), 10, "registered")
+        for topic in self._topics():
+            self._create_topic(topic)
+        self.clients.start(self._data_keys, self.plan.producers)
+        for key in self.transactions.state_keys:
+            self.clients.consume(key)
+        self.transactions.start()
+
+    def _create_topic(self, topic: str) -> None:
+        replicas = {
+            number: tuple(BrokerId((number + at) % REPLICAS + 1) for at in range(REPLICAS))
+            for number in (key.partition for key in self.keys if key.topic == topic)
+        }
         self.ensemble.apply(
-            Create(znodes.topic_path(TOPIC), znodes.encode_topic(TopicAssignment(replicas))), 0
+            Create(znodes.topic_path(topic), znodes.encode_topic(TopicAssignment(replicas))), 0
         )
-        self.clients.start(self.keys, self.plan.producers)
 
     def end(self) -> None:
         """Heal the cluster, wait until it is whole, and check it. Raise BrokenPromiseError."""
@@ -80,6 +101,7 @@ class Simulation:
         self.clients.sending = False
         self.until(self._whole, HEAL_S, "whole again")
         self.checks.check_end(self.clients.positions)
+        self.transactions.check_end()
         if self.checks.failure is not None:
             raise self.checks.failure
 
@@ -110,17 +132,18 @@ class Simulation:
             for key in self.keys
         }
         return (
-            f"{self._assignment()}, {self.checks.states}, log ends {ends}, "
-            f"read to {self.clients.positions}, "
-            f"{self.clients.unanswered} batches unanswered"
+            f"{[self._assignment(topic) for topic in self._topics()]}, {self.checks.states}, "
+            f"log ends {ends}, read to {self.clients.positions}, "
+            f"{self.clients.unanswered} batches unanswered, "
+            f"{self.transactions.situation()}"
         )
 
     def _whole(self) -> bool:
-        if self.clients.unanswered:
+        if self.clients.unanswered or not self.transactions.all_ended:
             return False
         for key in self.keys:
             state = self.checks.states.get(key)
-            assigned = self._assignment()
+            assigned = self._assignment(key.topic)
             replicas = assigned.partitions[key.partition]
             if (
                 state is None
@@ -156,8 +179,11 @@ class Simulation:
             for one, broker in self.brokers.items()
         )
 
-    def _assignment(self) -> TopicAssignment:
-        path = znodes.topic_path(TOPIC)
+    def _topics(self) -> list[str]:
+        return list(dict.fromkeys(key.topic for key in self.keys))
+
+    def _assignment(self, topic: str) -> TopicAssignment:
+        path = znodes.topic_path(topic)
         return znodes.decode_topic(path, self.ensemble.tree[path].data)
 
     # --- faults -------------------------------------------------------------------------------
@@ -244,9 +270,11 @@ class Simulation:
         with another one, as Kafka 2.8's controller does after them.
         """
         if self.ensemble.up:
+            topics = self._topics()
+            topic = topics[aim // 2 % len(topics)]
             given = znodes.new_topic_id(UUID(int=aim)) if aim % 2 else None
-            data = znodes.encode_topic(replace(self._assignment(), topic_id=given))
-            self.ensemble.apply(SetData(znodes.topic_path(TOPIC), data), 0)
+            data = znodes.encode_topic(replace(self._assignment(topic), topic_id=given))
+            self.ensemble.apply(SetData(znodes.topic_path(topic), data), 0)
 
     def _victim(self, aim: int) -> Broker:
         """Return a partition's leader in half the cases, else the controller, else any broker."""

@@ -76,6 +76,8 @@ class Schedule:
     partitions: int
     producers: int
     faults: tuple[Fault, ...]
+    transactional_ids: int = 0
+    """How many producers have transactions; without one, nobody coordinates them."""
 
     @property
     def over_at(self) -> float:
@@ -88,19 +90,35 @@ def plan(seed: int) -> Schedule:
     chance = random.Random(f"schedule {seed}")
     moving = chance.random() < MOVING
     shares = MOVING_SHARES if moving else SHARES
+    faults = _faults(chance, shares, chance.uniform(0.8, 2.0))
+    durable = chance.random() < DURABLE
+    brokers = tuple(range(1, REPLICAS + moving + 1))
+    return Schedule(seed, brokers, durable, chance.choice((1, 1, 2)), chance.choice((1, 2)), faults)
+
+
+def transactions(seed: int) -> Schedule:
+    """Return a schedule with transactions, beside a producer without: of any faults."""
+    chance = random.Random(f"transactions {seed}")
+    moving = chance.random() < MOVING
+    shares = MOVING_SHARES if moving else SHARES
+    faults = _faults(chance, shares, chance.uniform(2.0, 4.0))
+    durable = chance.random() < DURABLE
+    brokers = tuple(range(1, REPLICAS + moving + 1))
+    return Schedule(
+        seed, brokers, durable, chance.choice((2, 3)), 1, faults, chance.choice((2, 3, 4))
+    )
+
+
+def _faults(chance: random.Random, shares: dict[Kind, int], at: float) -> tuple[Fault, ...]:
+    """Return some faults, the first one at `at` seconds."""
     faults = []
-    at = chance.uniform(0.8, 2.0)
     for _ in range(chance.randint(2, 6)):
         kind = chance.choices(list(shares), list(shares.values()))[0]
         lasts = _duration(kind, chance)
         faults.append(Fault(at, kind, chance.randrange(1 << 16), lasts))
         # In half the schedules faults overlap.
         at += chance.choice((chance.uniform(0.0, 0.5), chance.uniform(0.2, lasts + 2)))
-    durable = chance.random() < DURABLE
-    brokers = tuple(range(1, REPLICAS + moving + 1))
-    return Schedule(
-        seed, brokers, durable, chance.choice((1, 1, 2)), chance.choice((1, 2)), tuple(faults)
-    )
+    return tuple(faults)
 
 
 def outage(seed: int) -> Schedule:

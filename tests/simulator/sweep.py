@@ -11,14 +11,19 @@ from tests.simulator import bugs, schedule
 from tests.simulator.run import run
 
 CHUNK = 20
+KINDS = {
+    "any": schedule.plan,
+    "outages": schedule.outage,
+    "transactions": schedule.transactions,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What each seed stands for: a schedule of any faults, or of an outage; and a planted bug."""
+    """What each seed stands for: a schedule of one kind (see `schedule`), and a planted bug."""
 
     bug: str | None = None
-    outages: bool = False
+    kind: str = "any"
 
     def attempt(self, seed: int) -> tuple[int, str | None]:
         """Return the seed and the invariant that its schedule broke, or None."""
@@ -46,4 +51,4 @@ class Sweep:
         return bugs.planted(self.bug) if self.bug else contextlib.nullcontext()
 
     def _schedule(self, seed: int) -> schedule.Schedule:
-        return schedule.outage(seed) if self.outages else schedule.plan(seed)
+        return KINDS[self.kind](seed)

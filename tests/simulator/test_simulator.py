@@ -1,8 +1,8 @@
 """Schedules keep every promise, and a planted bug is found among the first thousands.
 
-50 schedules here, ten thousand in `make chaos`; there, too, the bugs that take many schedules to
-be found. The command is run as a process of its own, because a schedule depends on the order of
-sets of strings; in parts, which the runners of the tests share.
+Some schedules here, ten thousand of a kind in `make chaos`; there, too, the bugs that take many
+schedules to be found. The command is run as a process of its own, because a schedule depends on the
+order of sets of strings; in parts, which the runners of the tests share.
 """
 
 import os
@@ -13,11 +13,14 @@ import pytest
 
 from tests.simulator import schedule
 from tests.simulator.bugs import BUGS
+from tests.simulator.transaction_bugs import TRANSACTION_BUGS
 from tests.support.sampling import how_many, some_of
 
 SCHEDULES = how_many(50, full=10_000)
 PART = how_many(50, full=125)
 OUTAGES = how_many(15, full=2_000)
+TRANSACTIONS = how_many(20, full=10_000)
+TRANSACTIONS_PART = how_many(20, full=100)
 SEEDS_TO_FIND_A_BUG = 3000
 # These take seconds to find, and the last two are of a kind with others.
 RARE = (
@@ -76,9 +79,20 @@ def test_no_outage_that_no_controller_sees_breaks_a_promise() -> None:
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("first", range(0, TRANSACTIONS, TRANSACTIONS_PART))
+def test_no_schedule_breaks_a_promise_of_transactions(first: int) -> None:
+    done = simulate("--transactions", "--first", str(first), "--seeds", str(TRANSACTIONS_PART))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("bug", some_of([*BUGS], [one for one in BUGS if one not in RARE]))
 def test_planted_bug_is_found_and_replayed_with_a_trace(bug: str) -> None:
-    planted = ("--bug", bug, *(["--outages", "--whole"] if bug == OF_OUTAGES else []))
+    planted = ["--bug", bug]
+    if bug == OF_OUTAGES:
+        planted += ["--outages", "--whole"]
+    elif bug in TRANSACTION_BUGS:
+        planted += ["--transactions"]
     first = how_many(BEGIN_AT.get(bug, 0), full=0)
     found = simulate("--first", str(first), "--seeds", str(SEEDS_TO_FIND_A_BUG), *planted)
     assert found.returncode == 1, found.stdout + found.stderr
@@ -90,8 +104,9 @@ def test_planted_bug_is_found_and_replayed_with_a_trace(bug: str) -> None:
 
 
 def test_schedule_follows_from_its_seed_alone() -> None:
-    assert schedule.plan(7) == schedule.plan(7)
-    assert schedule.plan(7) != schedule.plan(8)
-    assert {fault.kind for seed in range(100) for fault in schedule.plan(seed).faults} == set(
-        schedule.Kind
-    )
+    for plan in (schedule.plan, schedule.transactions):
+        assert plan(7) == plan(7)
+        assert plan(7) != plan(8)
+        assert {fault.kind for seed in range(100) for fault in plan(seed).faults} == set(
+            schedule.Kind
+        )

@@ -14,10 +14,12 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from typing import Any
 
 MOST_STEPS = 400_000
 CLEANUP_ROUNDS = 50
+THREAD_S = 0.01
 
 
 class _Loop(asyncio.BaseEventLoop):
@@ -46,6 +48,15 @@ class _Loop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         pass
 
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., Any], *arguments: Any
+    ) -> asyncio.Future[Any]:
+        """Simulate work in a thread, while the loop goes on."""
+        future = self.create_future()
+        pause_s = self._world.chance.uniform(0, THREAD_S)
+        self.call_later(pause_s, _settle, future, func, arguments)
+        return future
+
     def due(self) -> float | None:
         """Return when this loop has something to run, None for never."""
         if self._ready:
@@ -59,6 +70,18 @@ class _Loop(asyncio.BaseEventLoop):
             self._run_once()
         finally:
             asyncio._set_running_loop(None)
+
+
+def _settle(
+    future: asyncio.Future[Any], func: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    """Do the work of a thread; nobody may wait for it any more."""
+    if future.done():
+        return
+    try:
+        future.set_result(func(*arguments))
+    except Exception as error:
+        future.set_exception(error)
 
 
 class Process:
