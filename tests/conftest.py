@@ -61,6 +61,7 @@ LONGEST_FIRST = (
     "tests/peers/test_transactional_clients.py",
     "tests/peers/test_transactional_copy.py",
     "tests/peers/test_streams.py",
+    "tests/peers/test_connect.py",
     "tests/reconcile/test_kills.py",
     "tests/peers/test_migration.py",
     "tests/peers/test_mixed_cluster.py",

@@ -68,6 +68,12 @@ def streams(version: str) -> Release:
     return Release(f"streams-{version}", "pom-streams.xml", needed)
 
 
+def connect(version: str) -> Release:
+    """Return Kafka Connect and MirrorMaker 2 of a release."""
+    needed = (f"connect-file-{version}", f"connect-mirror-{version}", "slf4j-simple")
+    return Release(f"connect-{version}", "pom-connect.xml", needed)
+
+
 def classpath(release: Release = CURRENT) -> str:
     """Return the class path of a release, downloaded with Maven once and cached."""
     cache = CACHE / f"kafka-{release.version}"
