@@ -204,9 +204,9 @@ class MarkerSender:
         for topic, unknown in _by_topic(by_leader.pop(None, ())):
             found |= await self._of_unknown(topic, [*unknown])
         found |= dict.fromkeys(by_leader.pop(NO_LEADER, ()), ErrorCode.LEADER_NOT_AVAILABLE)
-        for leader, keys in by_leader.items():
-            assert leader is not None
-            sent[self._enqueue(leader, ended, keys)] = _Sent(leader, set(keys))
+        for broker_id, led in by_leader.items():
+            assert broker_id is not None
+            sent[self._enqueue(broker_id, ended, led)] = _Sent(broker_id, set(led))
         return found
 
     async def _of_unknown(
