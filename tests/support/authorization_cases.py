@@ -727,6 +727,12 @@ CASES = [
         lambda _: _produce(TOPIC, transactional_id=TRANSACTIONAL_ID),
         _always(_id(WRITE), _topic(WRITE)),
     ),
+    Case(
+        "Produce transactional without an id",
+        8,
+        lambda _: _produce(TOPIC, OTHER, acks=-1, records=TRANSACTIONAL),
+        _always(_topic(WRITE)),
+    ),
     Case("AddOffsetsToTxn", 3, lambda _: _add_offsets(GROUP), _always(_id(WRITE), _group(READ))),
     Case(
         "AddOffsetsToTxn of no group",

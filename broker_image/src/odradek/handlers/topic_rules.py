@@ -68,6 +68,10 @@ async def produce(
         denied = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     else:
         passed, refused = await _split(broker, context, AclOperation.WRITE, request.topic_data)
+    if refused and request.transactional_id is None and await _has_transactional_batch(request):
+        # As a whole, as in Kafka. If no topic is refused, the handler refuses such batches.
+        denied = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        passed, refused = [], request.topic_data
     if not refused:
         return await handle(broker, request, context)
     denials = await slices.run(
