@@ -7,7 +7,7 @@ from typing import Any
 
 from odradek.values import BrokerId
 from odradek.zk import consumers, znodes
-from tests.reconcile.conftest import Operator, Place
+from tests.reconcile.conftest import Operator, Place, register
 from tests.support import zookeeper
 from tests.support.kubectl import KubectlError, eventually
 
@@ -78,6 +78,26 @@ def test_cluster_waits_while_its_ids_are_those_of_brokers_that_were_there_before
         assert place.kubectl.get("secrets")["items"] == []
     place.wait_for("kafkacluster", "main", "BrokersStarting")
     assert place.kubectl.get("statefulset", "main-broker")["spec"]["replicas"] == 2
+
+
+def test_cluster_gets_no_more_brokers_while_their_ids_are_those_of_others(
+    place: Place, zk: zookeeper.Server, operator: Operator
+) -> None:
+    place.create_cluster(1)
+    become_controller(place, 0)
+    place.wait_for("kafkacluster", "main", "BrokersReady")
+    with zk.client(f"/{place.namespace}") as other:
+        register(other, 2)
+        place.kubectl("scale", "kafkacluster", "main", "--replicas=3")
+        waits = place.wait_for("kafkacluster", "main", "BrokerIdsTaken")
+        assert waits["status"] == "False"
+        assert "registered already: 2 at 127.0.0.1:9094; if" in waits["message"]
+        assert "must ask for fewer brokers" in waits["message"]
+        status = place.kubectl.get("kafkacluster", "main")["status"]
+        assert status["replicas"] == 1
+        assert place.kubectl.get("statefulset", "main-broker")["spec"]["replicas"] == 1
+    place.wait_for("kafkacluster", "main", "BrokersStarting")
+    assert place.kubectl.get("statefulset", "main-broker")["spec"]["replicas"] == 3
 
 
 def test_what_is_taken_out_of_the_spec_goes_from_the_pods_too(
@@ -193,7 +213,6 @@ def test_volumes_grow_where_their_class_allows_it_and_otherwise_the_cluster_says
         return condition.get("reason") == "Resizing" and "1Gi of 2Gi" in condition["message"]
 
     eventually(is_growing, "that the first volume grows", pause_s=0.5)
-    place.register(1)
     place.kubectl("scale", "kafkacluster", "main", "--replicas=2")
 
     def refused() -> bool:

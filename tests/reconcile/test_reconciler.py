@@ -518,8 +518,19 @@ def test_cluster_that_is_refused_goes_on_to_show_what_is_so_and_what_settings_ne
         assert "app.kubernetes.io" in found["selector"]
 
 
+def test_new_cluster_makes_no_brokers_while_nobody_knows_whether_their_ids_are_free() -> None:
+    kube = run([cluster(**AWAY)], [], existing_topic())
+    assert reason(kube, "KafkaCluster", "c") == "ZooKeeperUnreachable"
+    assert kube.get("apps/v1", "StatefulSet", "n", "c-broker") is None
+    told = condition_of(status_of(kube), "Ready")
+    assert told is not None
+    assert told["message"] == (
+        "ZooKeeper away:1 does not answer; brokers are made once it shows that their ids are free"
+    )
+
+
 LISTENER = {"name": "l", "port": 9092, "authentication": {"type": "scram-sha-512"}}
-AWAY = {"zookeeper": {"connect": "away:1"}}
+AWAY: dict[str, Any] = {"zookeeper": {"connect": "away:1"}}
 
 
 @pytest.mark.parametrize(
@@ -573,9 +584,12 @@ def test_cluster_that_waits_for_a_certificate_shows_brokers_as_they_are_now() ->
 
 
 def test_a_drain_waits_while_a_partition_lacks_a_replica() -> None:
+    made = run([cluster()], [], existing_topic()).get("apps/v1", "StatefulSet", "n", "c-broker")
+    assert made is not None
+
     def budget(zookeeper: MemoryZooKeeper | None) -> int:
-        body = cluster() if zookeeper is not None else cluster(zookeeper={"connect": "away:1"})
-        kube = run([body], [], zookeeper or MemoryZooKeeper())
+        body = cluster() if zookeeper is not None else cluster(**AWAY)
+        kube = run([body], [made], zookeeper or MemoryZooKeeper())
         found = kube.get("policy/v1", "PodDisruptionBudget", "n", "c-broker")
         assert found is not None
         return int(found["spec"]["maxUnavailable"])

@@ -113,16 +113,21 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     live_sets = _live_sets(context, meta, wanted)
     live_set = live_sets[0]
     current = broker_steps.present(live_sets)
-    # Read again, without the cache, whether brokers are empty before they are removed.
-    fewer = current is not None and not set(current) <= set(wanted.brokers)
-    znodes = _read_znodes(context, body, wanted, fresh=fewer)
+    # Read again, without the cache, whether brokers are empty before they are removed, and whether
+    # ids are free before there are more.
+    other = current is not None and set(current) != set(wanted.brokers)
+    znodes = _read_znodes(context, body, wanted, fresh=other)
     if current is None:
+        if znodes.partitions is None and not wanted.paused:
+            return _hold_unknown_ids(context, body, wanted, znodes)
         before = set(broker_steps.taken(meta, wanted.brokers, znodes.registered))
         if taken := _others(context, meta, before, znodes):
             held = rollout.ids_taken({one: znodes.addresses[one] for one in taken})
             status_update.write_status(context, body, held, _unseen(body))
             return BUSY_SECONDS
     allowed = rollout.safe_brokers(wanted.brokers, current, znodes.partitions)
+    if current is not None and not _are_free(context, meta, set(allowed) - set(current), znodes):
+        allowed = rollout.without_added(allowed, current)
     try:
         if set(allowed) == set(wanted.brokers):
             # As long as a scale-down is blocked, users must see that first.
@@ -261,6 +266,25 @@ def _others(
         return found
     pods = context.kube.select("v1", "Pod", meta.namespace, cluster_objects.selector_text(meta))
     return found - {broker_sets.broker_id_of(meta.name, one["metadata"]["name"]) for one in pods}
+
+
+def _are_free(
+    context: ReconcileContext, meta: ResourceMeta, added: AbstractSet[int], znodes: _Znodes
+) -> bool:
+    """Return whether nobody else is registered with these ids; False while that is not known."""
+    if not added:
+        return True
+    return znodes.partitions is not None and not _others(context, meta, added, znodes)
+
+
+def _hold_unknown_ids(
+    context: ReconcileContext, body: Body, wanted: ClusterSpec, znodes: _Znodes
+) -> float:
+    """Make no brokers of a new cluster while nobody knows whether their ids are taken."""
+    away = znodes.away or f"ZooKeeper {wanted.zookeeper} does not answer"
+    text = f"{away}; brokers are made once it shows that their ids are free"
+    waits = NotPreparedError(_AWAY, text, waits=True)
+    return _hold(context, body, waits, (), "Secured", _unseen(body))
 
 
 def _refuse(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Final
 
 from odradek_operator.cluster import listener_objects, listener_plan, zookeeper_plan
 from odradek_operator.cluster import objects as cluster_objects
@@ -186,6 +186,12 @@ def safe_brokers(
     return BrokerSets(tuple(counts))
 
 
+def without_added(brokers: BrokerSets, current: BrokerSets) -> BrokerSets:
+    """Return the brokers without those that there are none of yet."""
+    pairs = zip_longest(brokers.counts, current.counts, fillvalue=0)
+    return BrokerSets(tuple(map(min, pairs)))
+
+
 def _safe_count(first: int, wanted: int, current: int, partitions: Partitions | None) -> int:
     if wanted >= current:
         return wanted
@@ -260,6 +266,12 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple
     if going := _going(spec, allowed):
         return status.stalled("ScaleDownBlocked", _why_blocked(spec, view.partitions, going))
     if coming := sorted(set(spec.brokers) - set(allowed)):
+        if taken := {
+            one.broker_id: one.address or ""
+            for one in view.brokers
+            if not one.own and one.registered and one.broker_id in coming
+        }:
+            return ids_taken(taken, _IF_SCALED_AWAY)
         text = f"brokers {coming} come once all others run with pods that may share their nodes"
         return status.progressing("BrokersRolling", f"{count}; {text}")
     if view.registered < len(allowed):
@@ -280,18 +292,24 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple
     return status.ready("BrokersReady", count)
 
 
-def ids_taken(addresses: Mapping[int, str]) -> tuple[Condition, ...]:
+_IF_FORMER: Final = (
+    "if they are of a former KafkaCluster, that ends with their sessions, else choose another "
+    "spec.zookeeper.chroot"
+)
+_IF_SCALED_AWAY: Final = (
+    "if they were scaled away just now, that ends with their sessions, else they are of others, "
+    "and spec.brokers must ask for fewer brokers"
+)
+
+
+def ids_taken(addresses: Mapping[int, str], advice: str = _IF_FORMER) -> tuple[Condition, ...]:
     """Return the conditions of a cluster that waits for the ids of its brokers.
 
     An empty broker would take the place of theirs as soon as one of them restarts.
     """
     shown = ", ".join(f"{one} at {address}" for one, address in sorted(addresses.items())[:3])
     more = ", ..." if len(addresses) > 3 else ""
-    text = (
-        f"brokers with these ids are registered already: {shown}{more}; if they are of a "
-        "former KafkaCluster, that ends with their sessions, else choose another "
-        "spec.zookeeper.chroot"
-    )
+    text = f"brokers with these ids are registered already: {shown}{more}; {advice}"
     return status.progressing("BrokerIdsTaken", text)
 
 
