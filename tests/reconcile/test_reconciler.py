@@ -979,6 +979,33 @@ def reconcile_in(
     assert not isinstance(result, Exception), result
 
 
+def test_driver_that_waits_for_secrets_which_do_not_exist_says_which() -> None:
+    secrets = [{"name": "there"}, {"name": "none"}]
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}, "secretRefs": secrets}
+    group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)
+    there = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "there", "namespace": "n"}}
+    kube = run([group], [cluster(), there], group_with_offsets())
+    seen = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "g")
+    pod = kube.get("v1", "Pod", "n", "g-driver")
+    secrets_of_all = kube.select("v1", "Secret", "n")
+    assert seen is not None
+    assert pod is not None
+    told = []
+    for node in ({}, {"nodeName": "node1"}):
+        placed = {**pod, "spec": {**pod["spec"], **node}}
+        kube = run([seen], [cluster(), placed, *secrets_of_all], group_with_offsets())
+        found = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "g")
+        assert found is not None
+        condition = condition_of(found["status"], "Ready")
+        assert condition is not None
+        assert condition["reason"] == "Pending"
+        told.append(condition["message"])
+    assert told == [
+        "the driver pod is starting",
+        "the driver waits for Secrets that do not exist: none",
+    ]
+
+
 @pytest.mark.parametrize("allowed", ["m", "*"])
 def test_job_runs_in_its_own_namespace_until_that_is_no_longer_allowed(allowed: str) -> None:
     granting = cluster(jobs={"allowedNamespaces": ["o", allowed]})

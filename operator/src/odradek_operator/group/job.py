@@ -23,7 +23,7 @@ from odradek_operator.group.driver import Action
 from odradek_operator.group.driver_objects import Addresses
 from odradek_operator.group.observe import OBSERVE_SECONDS, WAIT_SECONDS, GroupContext
 from odradek_operator.group.report import fetch_report
-from odradek_operator.shared import apply, spec, status, status_update
+from odradek_operator.shared import apply, pods, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.job_spec import JobSpec
@@ -134,6 +134,8 @@ def _run(run: JobRun, body: Body, task: JobSpec, told: tuple[Condition, ...]) ->
     decision = schedule.decide(task, pod, marked, memory, _first_look(body, meta), context.now())
     left = replace(decision.memory, keeps_state=memory.keeps_state)
     decision = replace(decision, memory=left)
+    if pod is not None and decision.memory.phase == "Pending":
+        decision = replace(decision, message=_why_pending(context, pod, decision.message))
     if cluster.paused and decision.action is not Action.NONE:
         waits = status.stalled("Paused", f"the KafkaCluster is paused; pending: {decision.message}")
         status_update.write_status(context, body, (*waits, status.paused(True)), remembered(body))
@@ -172,6 +174,21 @@ def _run(run: JobRun, body: Body, task: JobSpec, told: tuple[Condition, ...]) ->
     status_update.write_status(context, body, told, fields, events)
     settled = conditions[0].status or conditions[2].status
     return decision.requeue_after if settled else min(decision.requeue_after, WAIT_SECONDS)
+
+
+def _why_pending(context: ReconcileContext, pod: Object, text: str) -> str:
+    """Return what keeps a driver's pod from starting, which has a node and no other trouble."""
+    if "nodeName" not in pod["spec"] or pending_reason(pod):
+        return text
+    space = pod["metadata"]["namespace"]
+    missing = [
+        name
+        for name in pods.mounted_secrets(pod)
+        if context.kube.get("v1", "Secret", space, name) is None
+    ]
+    if not missing:
+        return text
+    return f"the driver waits for Secrets that do not exist: {', '.join(missing)}"
 
 
 def _with_state_of(

@@ -32,3 +32,12 @@ def pending_reason(pod: Mapping[str, Any]) -> str | None:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message", "not scheduled"))
     return None
+
+
+def mounted_secrets(pod: Mapping[str, Any]) -> list[str]:
+    """Return the Secrets without which a pod's containers do not start, as Kubernetes mounts them.
+
+    Of those that are missing only Events tell, not the status of the pod.
+    """
+    sources = [one["secret"] for one in pod["spec"].get("volumes", ()) if "secret" in one]
+    return [one["secretName"] for one in sources if not one.get("optional")]
