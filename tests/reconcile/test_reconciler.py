@@ -979,6 +979,34 @@ def reconcile_in(
     assert not isinstance(result, Exception), result
 
 
+def test_objects_of_others_with_names_of_owned_ones_are_left_alone() -> None:
+    def of_others(kind: str, name: str, **labels: str) -> dict[str, Any]:
+        about = {"name": name, "namespace": "n", "uid": "theirs", "labels": labels}
+        return {"apiVersion": "v1", "kind": kind, "metadata": about, "data": {"their": "own"}}
+
+    theirs = of_others("ConfigMap", "c-broker")
+    kube = run([cluster()], [theirs], existing_topic())
+    assert reason(kube, "KafkaCluster", "c") == "ApplyRejected"
+    told = condition_of(status_of(kube), "Ready")
+    assert told is not None
+    assert told["message"] == (
+        "ConfigMap c-broker exists and is not of KafkaCluster c: delete or rename it"
+    )
+    assert kube.get("v1", "ConfigMap", "n", "c-broker") == theirs
+    assert kube.get("apps/v1", "StatefulSet", "n", "c-broker") is None
+
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)
+    kube = run([group], [cluster(), of_others("ConfigMap", "g-job")], group_with_offsets())
+    assert reason(kube, "ConsumerGroup", "g") == "DriverRejected"
+    assert kube.names("Pod") == []
+    # What the operator made, and has lost its owner, goes on.
+    left = of_others("ConfigMap", "g-job", **{"app.kubernetes.io/managed-by": "odradek-operator"})
+    kube = run([group], [cluster(), left], group_with_offsets())
+    assert reason(kube, "ConsumerGroup", "g") == "Pending"
+    assert kube.names("Pod") == ["g-driver"]
+
+
 def test_driver_that_waits_for_secrets_which_do_not_exist_says_which() -> None:
     secrets = [{"name": "there"}, {"name": "none"}]
     task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}, "secretRefs": secrets}

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from odradek_operator.shared import kube, spec
 from odradek_operator.shared.kube import Kube, KubeError
+from odradek_operator.shared.objects import is_foreign
 from odradek_operator.shared.spec import FINALIZER, Body
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.zookeeper import Pool
@@ -173,10 +174,27 @@ def apply_object(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
     return True
 
 
+class NotOwnError(KubeError):
+    """Somebody else's object has the name of an owned one: refused before the API server is asked.
+
+    Applied, it would be changed, and be deleted together with its new owner.
+    """
+
+    def __init__(self, wanted: Mapping[str, Any]) -> None:
+        (owner, *_), name = wanted["metadata"]["ownerReferences"], wanted["metadata"]["name"]
+        whose = f"{owner['kind']} {owner['name']}"
+        super().__init__(
+            0, f"{wanted['kind']} {name} exists and is not of {whose}: delete or rename it"
+        )
+        self.code = 422
+
+
 def differs(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
-    """Return whether an owned object must be applied."""
+    """Return whether an owned object must be applied. Raises NotOwnError."""
     meta = wanted["metadata"]
     live = context.kube.get(wanted["apiVersion"], wanted["kind"], meta["namespace"], meta["name"])
+    if live is not None and is_foreign(wanted, live):
+        raise NotOwnError(wanted)
     return live is None or kube.differs(wanted, live)
 
 

@@ -12,6 +12,7 @@ from odradek_operator.shared.spec import API_VERSION, ResourceMeta
 USER: Final = 10001
 MANAGED_BY: Final = "odradek-operator"
 CLUSTER_LABEL: Final = "odradek.io/cluster"
+_MANAGER: Final = "app.kubernetes.io/managed-by"
 
 Object = dict[str, Any]
 
@@ -31,6 +32,18 @@ def owner_reference(meta: ResourceMeta) -> Object:
 def belongs_to(uid: str, one: Mapping[str, Any]) -> bool:
     """Return whether the owner with this uid is among those of an object."""
     return any(owner["uid"] == uid for owner in one["metadata"].get("ownerReferences", ()))
+
+
+def is_foreign(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
+    """Return whether an object in the place of an owned one was made by somebody else.
+
+    One that the operator made, and whose owner is gone, is not.
+    """
+    owners = wanted["metadata"].get("ownerReferences", ())
+    if not owners or any(belongs_to(one["uid"], live) for one in owners):
+        return False
+    found: str | None = live["metadata"].get("labels", {}).get(_MANAGER)
+    return found != MANAGED_BY
 
 
 def metadata(meta: ResourceMeta, name: str, all_labels: Mapping[str, str]) -> Object:
