@@ -16,11 +16,12 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import acls
 from odradek.security.acls import AclOperation, PatternType, PermissionType, ResourceType
 from tests.support import authorization_cases, zookeeper
-from tests.support.authorization_cases import ADMIN, CASES, SENDER, Asker, Connection
+from tests.support.authorization_cases import ADMIN, CASES, NEWER_CASES, SENDER, Asker, Connection
 from tests.support.broker import Broker
 from tests.support.ports import free_port
 
 CODES = Path(__file__).with_name("authorization_codes.txt")
+NEWER_CODES = CODES.with_name("newer_authorization_codes.txt")
 METRICS_PORT = free_port()
 WITHOUT_A_RULE = {"ApiVersions", "SaslAuthenticate", "SaslHandshake"}
 GOOD = acls.AclCreation(
@@ -63,9 +64,27 @@ def test_codes_are_those_of_kafka(broker: Broker) -> None:
     assert asker.results() == recorded
 
 
+def test_newer_codes_are_those_of_kafka(tmp_path: Path) -> None:
+    chroot = zookeeper.Chroot()
+    chroot.start()
+    with chroot.client() as client:
+        authorization_cases.allow_administrator(client)
+    running = Broker(tmp_path, 1, chroot.connect, authorization_cases.SETTINGS)
+    try:
+        running.start()
+        asker = Asker(running.port)
+        asker.prepare()
+        asker.begin_transaction()
+        found = [f"{case}: {codes}" for case, codes in asker.results(NEWER_CASES).items()]
+    finally:
+        running.kill()
+        chroot.close()
+    assert found == NEWER_CODES.read_text().splitlines()
+
+
 def test_every_api_has_a_case() -> None:
     keys = {one.request: key for key, one in APIS.items()}
-    tried = {keys[type(case.make("fresh"))] for case in CASES}
+    tried = {keys[type(case.make("fresh"))] for case in (*CASES, *NEWER_CASES)}
     names = {served.api.name for key, served in SERVED.items() if key not in tried}
     assert names == WITHOUT_A_RULE
 

@@ -9,10 +9,11 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.support import clients, transaction_edges
+from tests.support import clients, transaction_edges, transaction_state_edges
 from tests.support.broker import STEADY, Cluster, wait_until
 
 CODES = Path(__file__).with_name("transaction_codes.txt")
+STATES = CODES.with_name("transaction_states.txt")
 # Markers of no producer: Kafka fails with its own error, after which a coordinator asks again.
 REFUSED = "=87"
 UNEXPECTED = "=-1"
@@ -26,6 +27,14 @@ def test_answers_at_the_edges_are_those_of_kafka(tmp_path: Path) -> None:
         found = transaction_edges.results(cluster.brokers[1].port)
         assert "Traceback" not in cluster.brokers[1].log_text()
     assert found == {case: said.replace(UNEXPECTED, REFUSED) for case, said in recorded.items()}
+
+
+def test_states_of_transactions_are_told_as_by_kafka(tmp_path: Path) -> None:
+    recorded = dict(line.split(" -> ", 1) for line in STATES.read_text().splitlines())
+    with Cluster(tmp_path, settings=transaction_edges.SETTINGS) as cluster:
+        found = transaction_state_edges.results(cluster.brokers[1].port)
+        assert "Traceback" not in cluster.brokers[1].log_text()
+    assert found == recorded
 
 
 def test_producer_on_too_few_brokers_waits_and_the_log_says_what_to_do(tmp_path: Path) -> None:

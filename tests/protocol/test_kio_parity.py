@@ -23,6 +23,7 @@ CONTROL = {
     ApiKey.UPDATE_METADATA,
     ApiKey.CONTROLLED_SHUTDOWN,
 }
+TIMES = {"log_append_time_ms", "transaction_start_time_ms"}
 KEYS = {entry.request: entry.key for entry in APIS.values()} | {
     entry.response: entry.key for entry in APIS.values()
 }
@@ -49,8 +50,8 @@ def plausible(value: Any) -> Any:
     fields = {name: plausible(getattr(value, name)) for name in names}
     if "error_code" in fields:
         fields["error_code"] //= 257  # by which samples count
-    if "log_append_time_ms" in fields:
-        fields["log_append_time_ms"] = abs(fields["log_append_time_ms"])
+    for name in TIMES & fields.keys():
+        fields[name] = abs(fields[name])
     cls: type[Any] = type(value)
     return cls(**fields)
 

@@ -1,4 +1,4 @@
-"""Runs Apache Kafka 2.8.2's broker as a child process, beside this project's brokers."""
+"""Runs Apache Kafka's broker (2.8.2, or 3.9.1) as a child process, beside this project's."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ class KafkaBroker(FreshBroker):
     kind = "kafka"
     says_when_up = " started (kafka.server.KafkaServer)\n"
     defaults: Mapping[str, str] = MappingProxyType(SMALL)
+    release = kafka_peer.CURRENT
 
     @functools.cached_property
     def _tools(self) -> kafka_peer.Tools:
         own = self.log_path.with_suffix("")
         own.mkdir(exist_ok=True)
-        return kafka_peer.Tools(own, HEAP, "INFO")
+        return kafka_peer.Tools(own, HEAP, "INFO", self.release)
 
     def _command(self) -> list[str]:
         return self._tools.command(PROGRAM)
@@ -54,3 +55,9 @@ class OldKafkaBroker(KafkaBroker):
             "log.message.format.version": "2.1",
         }
     )
+
+
+class NewerKafkaBroker(KafkaBroker):
+    """Kafka 3.9.1 with ZooKeeper."""
+
+    release = kafka_peer.NEWER

@@ -1,6 +1,7 @@
 """Apache Kafka's jars, and its command-line tools as child processes.
 
-Kafka 2.8.2 is the peer. 0.10.2 is here for its consumers that balance through ZooKeeper.
+Kafka 2.8.2 is the peer. 0.10.2 is here for its consumers that balance through ZooKeeper, 3.9.1, the
+last with ZooKeeper, for what 2.8 lacks.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ CURRENT = Release(
     "pom.xml",
     ("kafka_2.13-2.8.2", "kafka-tools-2.8.2", "kafka-clients-2.8.2", "slf4j-log4j12"),
 )
+NEWER = Release("3.9.1", "pom.xml", ("kafka_2.13-3.9.1", "kafka-tools-3.9.1", "slf4j-log4j12"))
 OLD = Release(
     "0.10.2.2",
     "pom-0.10.2.xml",

@@ -1,7 +1,8 @@
 """Prints every sample message as JSON, the input of KafkaVectors.java.
 
 tests/protocol/kafka_vectors.txt was made by piping this into KafkaVectors, run with kafka-clients
-2.8.2 on its class path. It has to be made anew when `messages.sample` or a declaration changes.
+2.8.2 on its class path; with 3.9.1 for the APIs of KIP-664, which 2.8 lacks. It has to be made anew
+when `messages.sample` or a declaration changes.
 """
 
 import base64

@@ -7,13 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from kazoo.exceptions import ConnectionLoss
 from prometheus_client import CollectorRegistry
 
 from odradek.log.records.batch import Origin
 from odradek.log.records.records import make
 from odradek.metrics import BrokerMetrics
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.transactions import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -216,6 +217,12 @@ class Coordinating:
             if entry is not None and entry.current is not None and shard.confirmed:
                 return entry.current.state
         return None
+
+    def refusal(self, look: Callable[[], object]) -> ErrorCode:
+        """Return why the coordinator does not tell something."""
+        with pytest.raises(KafkaError) as refused:
+            look()
+        return refused.value.code
 
     async def state_is(self, state: TransactionState) -> None:
         await until(lambda: self.state() is state)

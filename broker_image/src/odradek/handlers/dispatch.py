@@ -40,6 +40,7 @@ from odradek.handlers import (
     transaction_markers,
     transaction_offsets,
     transaction_rules,
+    transaction_states,
     transactions,
     user_credentials,
 )
@@ -169,7 +170,7 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext
         0,
         1,
         transaction_markers.write_txn_markers,
-        rules.of_brokers(rules.refuse_markers),
+        transaction_rules.write_txn_markers,
     ),
     ApiKey.DESCRIBE_ACLS: (
         0,
@@ -244,6 +245,24 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext
         user_credentials.alter_user_scram_credentials,
         rules.on_cluster(ALTER, rules.refuse_alter_credentials),
     ),
+    ApiKey.DESCRIBE_PRODUCERS: (
+        0,
+        0,
+        transaction_states.describe_producers,
+        transaction_rules.describe_producers,
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: (
+        0,
+        0,
+        transaction_states.describe_transactions,
+        transaction_rules.describe_transactions,
+    ),
+    ApiKey.LIST_TRANSACTIONS: (
+        0,
+        1,
+        transaction_states.list_transactions,
+        transaction_rules.list_transactions,
+    ),
 }
 
 # Brokers send none of these: clients that do not read cannot hold up a broker. Fetch has a bound of
@@ -261,6 +280,9 @@ _LARGE_ANSWERS = frozenset(
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.DESCRIBE_CLIENT_QUOTAS,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
     }
 )
 

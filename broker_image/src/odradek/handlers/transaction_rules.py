@@ -1,16 +1,23 @@
-"""The rules of the APIs of transactions: each needs Write on the transactional id."""
+"""The rules of the APIs of transactions: producers need Write on the transactional id, those who
+look at it Describe.
+"""
 
 from __future__ import annotations
 
-from odradek.handlers import authorization, transactions
+from dataclasses import replace
+
+from odradek import slices
+from odradek.handlers import authorization, rules, topics, transactions
 from odradek.handlers.authorization import allowed
 from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.rules import Handle
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages import transaction_states as states
 from odradek.protocol.messages import transactions as messages
 from odradek.security.acls import AclOperation, ResourceType
 
 ID_DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+TOPIC_DENIED = "Topic authorization failed."
 
 
 def may_write(broker: Broker, context: RequestContext, transactional_id: str) -> bool:
@@ -67,3 +74,110 @@ async def end_txn(
     if not may_write(broker, context, request.transactional_id):
         return messages.EndTxnResponse(error_code=ID_DENIED)
     return await handle(broker, request, context)
+
+
+async def write_txn_markers(
+    broker: Broker,
+    request: messages.WriteTxnMarkersRequest,
+    context: RequestContext,
+    handle: Handle,
+) -> object:
+    """Need Alter on the cluster, as those who end hanging transactions have (KIP-1037), or
+    ClusterAction, as brokers have.
+    """
+    if allowed(broker, context, AclOperation.ALTER, ResourceType.CLUSTER, log=False) or allowed(
+        broker, context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER
+    ):
+        return await handle(broker, request, context)
+    return await rules.refuse_markers(request, context)
+
+
+async def describe_producers(
+    broker: Broker,
+    request: states.DescribeProducersRequest,
+    context: RequestContext,
+    handle: Handle,
+) -> object:
+    """Need Read on each topic. The handler refuses names that no topic can have."""
+    illegal = [topic for topic in request.topics if not topics.is_legal_name(topic.name)]
+    passed, refused = await authorization.split(
+        broker,
+        context,
+        AclOperation.READ,
+        ResourceType.TOPIC,
+        (topic for topic in request.topics if topics.is_legal_name(topic.name)),
+        lambda topic: str(topic.name),
+    )
+    denials = await slices.run(
+        rules.each_refused(
+            refused,
+            lambda topic: topic.partition_indexes,
+            lambda topic, found: states.DescribeProducersTopicResponse(
+                name=topic.name, partitions=found
+            ),
+            lambda index: states.DescribeProducersPartitionResponse(
+                partition_index=index,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message=TOPIC_DENIED,
+            ),
+        )
+    )
+    answered: states.DescribeProducersResponse = await handle(
+        broker, replace(request, topics=illegal + passed), context
+    )
+    answered.topics += denials
+    return answered
+
+
+async def describe_transactions(
+    broker: Broker,
+    request: states.DescribeTransactionsRequest,
+    context: RequestContext,
+    handle: Handle,
+) -> object:
+    """Need Describe on each transactional id; only topics with Describe are shown."""
+    passed, refused = await authorization.split(
+        broker,
+        context,
+        AclOperation.DESCRIBE,
+        ResourceType.TRANSACTIONAL_ID,
+        request.transactional_ids,
+        str,
+    )
+    answered: states.DescribeTransactionsResponse = await handle(
+        broker, replace(request, transactional_ids=passed), context
+    )
+    for one in answered.transaction_states:
+        one.topics, _ = await authorization.split(
+            broker,
+            context,
+            AclOperation.DESCRIBE,
+            ResourceType.TOPIC,
+            one.topics,
+            lambda topic: str(topic.topic),
+        )
+    answered.transaction_states += await authorization.answers(
+        await slices.unique(refused),
+        lambda name: states.DescribedTransaction(error_code=ID_DENIED, transactional_id=name),
+    )
+    return answered
+
+
+async def list_transactions(
+    broker: Broker,
+    request: states.ListTransactionsRequest,
+    context: RequestContext,
+    handle: Handle,
+) -> object:
+    """Need nothing: only transactional ids with Describe are listed."""
+    answered: states.ListTransactionsResponse = await handle(broker, request, context)
+    answered.transaction_states, _ = await authorization.split(
+        broker,
+        context,
+        AclOperation.DESCRIBE,
+        ResourceType.TRANSACTIONAL_ID,
+        answered.transaction_states,
+        lambda one: str(one.transactional_id),
+        log=False,
+    )
+    return answered

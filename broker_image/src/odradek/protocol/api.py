@@ -24,6 +24,7 @@ from odradek.protocol.messages import (
     producers,
     sasl,
     topics,
+    transaction_states,
     transactions,
 )
 
@@ -79,6 +80,9 @@ class ApiKey(IntEnum):
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +232,21 @@ _TABLE: Final = (
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         sasl.AlterUserScramCredentialsRequest,
         sasl.AlterUserScramCredentialsResponse,
+    ),
+    _api(
+        ApiKey.DESCRIBE_PRODUCERS,
+        transaction_states.DescribeProducersRequest,
+        transaction_states.DescribeProducersResponse,
+    ),
+    _api(
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        transaction_states.DescribeTransactionsRequest,
+        transaction_states.DescribeTransactionsResponse,
+    ),
+    _api(
+        ApiKey.LIST_TRANSACTIONS,
+        transaction_states.ListTransactionsRequest,
+        transaction_states.ListTransactionsResponse,
     ),
 )
 

@@ -371,6 +371,30 @@ class TransactionCoordinator:
         """Return how many times a new id was refused because there were too many."""
         return self._shards.refused
 
+    # --- looking ------------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """Return the current state of an id. Raises KafkaError, also for one that is unknown."""
+        current = _entry_of(self._shard_of(transactional_id), transactional_id).current
+        if current is None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return current
+
+    def all_current(self) -> list[Transaction]:
+        """Return the current states of all ids that this broker coordinates.
+
+        Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS while some of them are loaded.
+        """
+        shards = self._shards.all()
+        if not all(one.confirmed for one in shards):
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return [
+            entry.current
+            for shard in shards
+            for entry in shard.entries.values()
+            if entry.current is not None
+        ]
+
     def count_by_state(self) -> Counter[TransactionState]:
         """Return how many ids are in each state. May be called from any thread."""
         return Counter(

@@ -29,7 +29,12 @@ from odradek.log.partition.conversion import OldFormat
 from odradek.log.partition.epochs import EpochCache
 from odradek.log.partition.failure import LogFailure
 from odradek.log.partition.flushing import Flusher
-from odradek.log.partition.producers import MOST_PRODUCERS, FormerProducers, ProducerStates
+from odradek.log.partition.producers import (
+    MOST_PRODUCERS,
+    FormerProducers,
+    ProducerNow,
+    ProducerStates,
+)
 from odradek.log.partition.reading import LogReader
 from odradek.log.partition.segments import SegmentList
 from odradek.log.partition.start_offset import StartOffset
@@ -713,6 +718,11 @@ class Log:
                 self._producers_forgotten - before,
                 self.environment.most_producers,
             )
+
+    def producers_now(self) -> list[ProducerNow]:
+        """Return the producers as they are now."""
+        with self._append_lock:
+            return self.producers.all_now()
 
     def former_producers(self) -> FormerProducers:
         """Return what a new topic of this name has to know of this one's producers."""

@@ -109,6 +109,17 @@ class Producer:
         return None
 
 
+class ProducerNow(NamedTuple):
+    """A producer at one moment: -1 where nothing is known. The timestamp is of its last batch."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    timestamp: int
+    coordinator_epoch: int
+    transaction_start: int
+
+
 class FormerProducers(NamedTuple):
     """What a log that was deleted knew of its producers: the epoch and last sequence of each, and
     whether others may have written there.
@@ -161,6 +172,29 @@ class ProducerStates:
     def get(self, producer_id: int) -> Producer | None:
         """Return state of a producer id, None when unknown."""
         return self._producers.get(producer_id)
+
+    def all_now(self) -> list[ProducerNow]:
+        """Return all producers as they are now."""
+        return [
+            ProducerNow(
+                one.producer_id,
+                one.epoch,
+                one.last_sequence,
+                one.timestamp,
+                one.coordinator_epoch,
+                one.transaction_start,
+            )
+            for one in self._producers.values()
+        ]
+
+    @property
+    def oldest_transaction_ms(self) -> int:
+        """When the producer of the first open transaction wrote its last batch (ms), -1: none is.
+
+        Kafka takes that for the age of the transaction. Any thread may ask.
+        """
+        producer = self._producers.get(self.transactions.first_producer)
+        return -1 if producer is None else producer.timestamp
 
     def check(self, header: Header, origin: Origin) -> Written | None:
         """Check a batch before it is written; return the earlier batch if it is a duplicate, None

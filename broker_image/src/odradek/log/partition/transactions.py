@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from odradek.log.records.batch import NO_PRODUCER_ID
+
 NONE: Final = -1
 
 
@@ -19,12 +21,14 @@ class Transactions:
     replicated.
     """
 
-    __slots__ = ("_ended", "_first_open", "_open")
+    __slots__ = ("_ended", "_first_open", "_open", "first_producer")
 
     def __init__(self) -> None:
         # First offsets by producer id, rising.
         self._open: dict[int, int] = {}
         self._first_open = NONE
+        self.first_producer = NO_PRODUCER_ID
+        """The producer of the first open transaction, -1 without one."""
         # First and last offsets; the last is the marker's, and rises.
         self._ended: deque[tuple[int, int]] = deque()
 
@@ -65,7 +69,9 @@ class Transactions:
         return bool(self._open or self._ended)
 
     def _changed(self) -> None:
-        self._first_open = next(iter(self._open.values()), NONE)
+        self.first_producer, self._first_open = next(
+            iter(self._open.items()), (NO_PRODUCER_ID, NONE)
+        )
 
     def forget_replicated(self, high_watermark: int) -> None:
         """Forget the ended transactions whose markers are replicated."""
