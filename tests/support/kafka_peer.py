@@ -64,6 +64,14 @@ def clients(version: str) -> Release:
     return Release(f"clients-{version}", "pom-clients.xml", needed)
 
 
+def tools(version: str) -> Release:
+    """Return the command-line tools of a release since 3.9."""
+    if version == NEWER.version:
+        return NEWER
+    needed = (f"kafka-tools-{version}", f"kafka-clients-{version}", "slf4j-simple")
+    return Release(version, "pom-4.xml", needed)
+
+
 def streams(version: str) -> Release:
     """Return Kafka Streams of a release."""
     needed = (f"kafka-streams-{version}", f"kafka-clients-{version}", "slf4j-simple")

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from odradek.protocol.messages import groups, produce, transaction_states
+from odradek.protocol.messages import groups, transaction_states
 from tests.support.authorization_cases import ADMIN, Connection, creation
-from tests.support.logs import batch
+from tests.support.hanging_transactions import write
 from tests.support.transaction_edges import INT_MAX, LONG_MAX, PARTITIONS, TOPIC, Producer
 
 _TIME = re.compile("(timestamp|start_time_ms)=[0-9]+")
@@ -27,25 +27,6 @@ UNKNOWN = (["ongoing"], ["ONGOING", "Ongoing"], [""], ["Ongoing", "x"], ["x", "y
 HOUR_MS = 3_600_000
 
 
-def _write(producer: Producer, partition: int, sequence: int, *, transactional: bool) -> None:
-    records = batch(
-        b"v",
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        base_sequence=sequence,
-        transactional=transactional,
-    )
-    data = produce.PartitionProduceData(index=partition, records=records)
-    request = produce.ProduceRequest(
-        transactional_id=producer.transactional_id if transactional else None,
-        acks=-1,
-        timeout_ms=60_000,
-        topic_data=[produce.TopicProduceData(name=TOPIC, partition_data=[data])],
-    )
-    answer = producer.connection.ask(request, 8)
-    assert answer.responses[0].partition_responses[0].error_code == 0, answer
-
-
 def _prepared(connection: Connection) -> list[Producer]:
     """Return the producers, after their transactions are as the module says."""
     producers = [Producer(connection, name) for name in (OPEN, ENDED, IDLE)]
@@ -53,8 +34,8 @@ def _prepared(connection: Connection) -> list[Producer]:
         producer.begin()
     for producer, partition in zip(producers[:2], (0, 1), strict=True):
         producer.add((TOPIC, [partition]))
-        _write(producer, partition, 0, transactional=True)
-        _write(producer, partition, 1, transactional=True)
+        write(producer, TOPIC, partition)
+        write(producer, TOPIC, partition, 1)
     producers[1].end(commits=True)
     while _states(connection, ENDED)[0].transaction_state != "CompleteCommit":
         pass
@@ -79,9 +60,8 @@ def _of_producers(
 
 
 def _cases(producers: list[Producer]) -> Iterator[tuple[str, Any, int]]:
-    nothing: list[tuple[str, list[int]]] = []
-    for said, topics in {
-        "none": nothing,
+    partitions: dict[str, list[tuple[str, list[int]]]] = {
+        "none": [],
         "open": [(TOPIC, [0])],
         "ended": [(TOPIC, [1])],
         "nothing written": [(TOPIC, [2])],
@@ -91,7 +71,8 @@ def _cases(producers: list[Producer]) -> Iterator[tuple[str, Any, int]]:
         "no name": [("", [0])],
         "illegal name": [("a/b", [0]), ("..", [0]), ("x" * 250, [0])],
         "internal topic": [("__transaction_state", [99])],
-    }.items():
+    }
+    for said, topics in partitions.items():
         yield f"producers, {said}", _of_producers(*topics), 0
     for names in ([], [OPEN], [ENDED], [IDLE], ["unknown"], [""], ["x" * 32_767], ["a\0b"]):
         described = transaction_states.DescribeTransactionsRequest(transactional_ids=names)

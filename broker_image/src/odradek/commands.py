@@ -37,6 +37,7 @@ _TOOLS: Final[Mapping[str, tuple[str, str]]] = {
     "log": ("odradek.tools.log_repair", "commands"),
     "produce": ("odradek.tools.produce", "command"),
     "topics": ("odradek.tools.topics", "commands"),
+    "transactions": ("odradek.tools.transactions", "commands"),
 }
 
 

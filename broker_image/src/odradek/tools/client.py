@@ -17,7 +17,7 @@ from odradek.protocol.messages import groups, metadata
 from odradek.protocol.messages import offsets as offset_messages
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.schema import Request
-from odradek.tools.errors import NothingDoneError, ToolError, is_number, refused
+from odradek.tools.errors import NothingDoneError, ToolError, is_number, refused, shown
 from odradek.values import TopicPartition
 
 ResponseT = TypeVar("ResponseT")
@@ -25,6 +25,8 @@ ResponseT = TypeVar("ResponseT")
 EARLIEST, LATEST = -2, -1
 TIMEOUT_MS = 30_000
 FETCH_VERSION: Final = 4
+TRANSACTION: Final = 1
+"""The kind of key in FindCoordinator that is a transactional id."""
 _METADATA_VERSION: Final = 5
 _DROPPED: Final = (ssl.SSLError, BrokenPipeError, ConnectionResetError)
 # There is no connection: nothing was sent.
@@ -195,11 +197,19 @@ class ToolClient:
 
     async def coordinator(self, group: str) -> int:
         """Return the broker id of the group's coordinator. Raises ToolError if there is none."""
-        answer = await self.call_any(groups.FindCoordinatorRequest(key=group), 1)
+        return await self._coordinator(groups.FindCoordinatorRequest(key=group), f"group {group}")
+
+    async def transaction_coordinator(self, transactional_id: str) -> int:
+        """As `coordinator`, of a transactional id."""
+        request = groups.FindCoordinatorRequest(key=transactional_id, key_type=TRANSACTION)
+        return await self._coordinator(request, f"transactional id {shown(transactional_id)}")
+
+    async def _coordinator(self, request: groups.FindCoordinatorRequest, subject: str) -> int:
+        answer = await self.call_any(request, 1)
         if answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            raise NothingDoneError(f"group {group} has no coordinator")
+            raise NothingDoneError(f"{subject} has no coordinator")
         if answer.error_code != ErrorCode.NONE:
-            raise refused(f"group {group}", answer.error_code, None)
+            raise refused(subject, answer.error_code, None)
         self.nodes[answer.node_id] = (answer.host, answer.port)
         return answer.node_id
 

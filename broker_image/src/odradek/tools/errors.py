@@ -59,3 +59,8 @@ def refused(name: str, code: int, said: str | None) -> ToolError:
 def is_number(text: str, most: int) -> bool:
     """Return whether a text is the digits of a number from 0 to `most`."""
     return text.isascii() and text.isdigit() and len(text) <= len(str(most)) and int(text) <= most
+
+
+def shown(text: str) -> str:
+    """Return a name as a line of a terminal can have it."""
+    return text if text.isprintable() else ascii(text)
