@@ -124,11 +124,11 @@ def await_place(target: Cluster) -> int:
         place = TopicPartition(COPY, 0)
         found = [place]
 
-        def is_told() -> bool:
+        def has_offset() -> bool:
             found[:] = clients.committed(consumer, [place])
             return found[0].offset > 0
 
-        wait_until(is_told, f"{GROUP} has an offset in {COPY}")
+        wait_until(has_offset, f"{GROUP} has an offset in {COPY}")
         return found[0].offset
 
 
