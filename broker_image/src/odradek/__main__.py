@@ -11,8 +11,9 @@ def main() -> None:
         stop_signals.exit_at_once()
     else:
         stop_signals.exit_at_interrupt()
-    from odradek import commands
+    from odradek import commands, standard_output
 
+    standard_output.guard()
     commands.main()
 
 

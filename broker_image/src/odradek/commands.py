@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import click
 
-from odradek import broker_processes, long_lived, stop_signals
+from odradek import broker_processes, long_lived, standard_output, stop_signals
 from odradek import config as configuration
 from odradek import zookeeper as zookeeper_server
 from odradek.properties import ConfigError, is_utf8
@@ -79,6 +79,8 @@ class _Commands(click.Group):
             return super().invoke(context)
         except KeyboardInterrupt:
             sys.exit(stop_signals.INTERRUPTED)
+        finally:
+            standard_output.flush()
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

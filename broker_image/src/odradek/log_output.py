@@ -1,7 +1,8 @@
 """Where a broker's log lines go: to stdout, one line each, whatever names clients choose.
 
 If stdout takes none (its reader has gone, its disk is full), stderr says so once, as with Kafka's
-log4j, and the broker goes on. Lines follow again once there is room.
+log4j, and the broker goes on. Lines follow again once there is room: so they go to Python's own
+stdout, and not to that of commands (`standard_output`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _ESCAPED_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
 def configure(level: str, label: str = "") -> None:
     """Send the log of all modules to stdout. `label` stands in each line."""
-    handler = _Stdout(sys.stdout)
+    handler = _Stdout(sys.__stdout__)
     handler.setFormatter(_OneLine(f"%(asctime)s %(levelname)s {label}%(name)s: %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("kazoo").setLevel(logging.WARNING)
@@ -24,12 +25,12 @@ def configure(level: str, label: str = "") -> None:
 
 def drop_rest() -> None:
     """Drop lines that stdout still does not take: an exit would fail with them."""
-    if sys.stdout is None:
+    if sys.__stdout__ is None:
         return
     try:
-        sys.stdout.flush()
+        sys.__stdout__.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
 
 
 class _OneLine(logging.Formatter):

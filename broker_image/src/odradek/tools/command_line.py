@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -119,16 +118,9 @@ def _check_texts(parameters: Mapping[str, Any]) -> None:
 
 
 def write_stdout(data: bytes) -> None:
-    """Write to stdout. Raises ToolError, or BrokenPipeError if nobody reads any more."""
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except OSError as error:
-        # Python would write what is left once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise ToolError(f"cannot write to stdout: {error.strerror}", 1) from error
+    """Write to stdout, which may end the command (`standard_output`)."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def say(line: str) -> None:

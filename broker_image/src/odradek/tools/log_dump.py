@@ -41,6 +41,8 @@ def commands() -> None:
 @click.option("--records", "with_records", is_flag=True, help="Show every record of every batch.")
 def dump(path: Path, with_records: bool) -> None:
     """Print what is in PATH, a file of a segment or a partition folder."""
+    if sys.stdout is None:
+        fail("stdout is closed", 2)
     for file in files(path):
         click.echo(f"{file.name}:")
         with readable(file):
