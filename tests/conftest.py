@@ -27,6 +27,9 @@ settings.load_profile("any")
 # A run in the background of a shell ignores SIGINT, and so would the programs that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Under nohup they would ignore SIGHUP, too. A handler, unlike "ignore", is not inherited.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 FULL_TIMEOUT_S = 7200
 # Of Python's three generations: 700, 10 and 10 by default.
