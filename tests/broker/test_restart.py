@@ -152,6 +152,26 @@ def test_lost_session_is_followed_by_a_new_registration(own_cluster: Cluster) ->
     assert produce_all(own_cluster.bootstrap, "again", [b"x"]) == [0]
 
 
+def test_a_broker_whose_id_another_one_took_meanwhile_stops_with_one_line(
+    own_cluster: Cluster,
+) -> None:
+    broker = own_cluster.brokers[1]
+    path = "/brokers/ids/1"
+    with own_cluster.zookeeper.client() as other:
+        registered, _ = other.get(path)
+        broker.signal(signal.SIGSTOP)
+        own_cluster.zookeeper.end_session_of(path)
+        other.create(path, registered, ephemeral=True)
+        broker.signal(signal.SIGCONT)
+        assert broker.wait() == 1
+        assert other.exists(path).ephemeralOwner == other.client_id[0]
+    said = broker.log_text()
+    assert "broker.id 1 is taken by a living broker at PLAINTEXT://127.0.0.1:" in said
+    assert "another broker.id and log.dirs of its own; stopping\n" in said
+    assert "Traceback" not in said
+    assert (broker.log_dir / ".kafka_cleanshutdown").exists()
+
+
 def test_living_duplicate_of_a_broker_refuses_to_start(tmp_path: Path) -> None:
     folder = tmp_path / "twin"
     folder.mkdir()

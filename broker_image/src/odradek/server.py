@@ -176,6 +176,7 @@ class Server:
         self._config = config
         self._stop = asyncio.Event()
         self._failed = False
+        self._is_replaced = False
         self._failed_directories = asyncio.Event()
         self._serving = False
         self._quarantines = Quarantines()
@@ -613,7 +614,7 @@ class Server:
                 tasks.create_task(self._groups.run(), name="groups"),
                 tasks.create_task(self._transactions.run(), name="transactions"),
                 tasks.create_task(self._topic_configs.run(), name="topic settings"),
-                tasks.create_task(self._registration.run(), name="registration"),
+                tasks.create_task(self._stay_registered(), name="registration"),
                 tasks.create_task(
                     self._quarantines.keep_running(
                         Work.ADDRESSES, "brokers", self._broker_addresses.run
@@ -636,6 +637,16 @@ class Server:
             await self._stop_serving()
             for task in background:
                 task.cancel()
+
+    async def _stay_registered(self) -> None:
+        """Register after each lost session; stop if another broker has taken this one's id."""
+        try:
+            await self._registration.run()
+        except registration.DuplicateBrokerError as error:
+            logger.critical("%s; stopping", error)
+            self._failed = True
+            self._is_replaced = True
+            self._stop.set()
 
     # --- stop ---------------------------------------------------------------------------------
 
@@ -672,7 +683,8 @@ class Server:
 
     async def _stop_serving(self) -> None:
         logger.info("broker %d is stopping", self._config.broker_id)
-        if self._config.controlled_shutdown_enable:
+        # The leaderships of a broker that is replaced are those of the other one.
+        if self._config.controlled_shutdown_enable and not self._is_replaced:
             try:
                 async with asyncio.timeout(CONTROLLED_SHUTDOWN_LIMIT_S):
                     await move_leaderships(

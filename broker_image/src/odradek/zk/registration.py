@@ -168,13 +168,18 @@ class Registration:
                 # Lost again meanwhile: begin the next round.
                 self._expired.set()
             except DuplicateBrokerError:
-                raise
+                if not await registration_disappears(self._session, self._broker_id()):
+                    raise
+                self._expired.set()
             except Exception as error:
                 # Nobody takes this broker for alive, or its listeners do not know that it is.
                 await asyncio.sleep(self._quarantines.put(Work.REGISTRATION, "broker", error))
                 self._expired.set()
             else:
                 self._quarantines.release(Work.REGISTRATION, "broker")
+
+    def _broker_id(self) -> BrokerId:
+        return self._registration().broker_id
 
     def _note_state(self, state: SessionState) -> None:
         if state is SessionState.EXPIRED:
@@ -236,6 +241,7 @@ class Registration:
             holder = znodes.decode_broker(path, found)
             raise DuplicateBrokerError(
                 f"broker.id {holder.broker_id} is taken by a living broker at "
-                f"{', '.join(map(str, holder.endpoints))}"
+                f"{', '.join(map(str, holder.endpoints))}; stop it, or give one of them another "
+                "broker.id and log.dirs of its own"
             ) from None
         return False
