@@ -136,6 +136,11 @@ def test_cluster_shows_what_each_broker_holds(cluster: Cluster) -> None:
         (("topics", "describe", "nope"), "topic nope does not exist"),
         (("topics", "delete", "nope"), "UNKNOWN_TOPIC_OR_PARTITION"),
         (("configs", "describe", "--topic", "nope"), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (("configs", "describe", "--broker", "77"), "broker 77 does not exist, or is not up"),
+        (
+            ("configs", "alter", "--broker", "77", "--add-config", "background.threads=5"),
+            "broker 77 does not exist, or is not up",
+        ),
         (("configs", "describe"), "give one of --topic, --broker and --broker-defaults"),
         (("configs", "alter", "--broker", "1"), "give --add-config or --delete-config"),
         (

@@ -430,6 +430,12 @@ def test_bad_address_is_one_line() -> None:
     assert "broker..example.com is not a host name" in error
 
 
+def test_chroot_without_a_cluster_is_a_mistake(cluster: Cluster) -> None:
+    said, error = run("list", "--zookeeper", f"{cluster.zookeeper.connect}/nowhere", status=2)
+    assert said == ""
+    assert error == "odradek: there is no cluster in ZooKeeper: it has no /brokers/ids\n"
+
+
 def test_chroot_that_cannot_be_sent_is_refused() -> None:
     with pytest.raises(ToolError, match=r"is not HOST:PORT,\.\.\./CHROOT"):
         zookeeper_client.connect("localhost:1/\udcff")

@@ -121,6 +121,8 @@ async def _ask(
 ) -> ResponseT:
     """Ask a broker for its own configs, which only it knows, or any broker for others."""
     if broker is not None:
+        if broker not in brokers.nodes:
+            raise ToolError(f"broker {broker} does not exist, or is not up")
         return await brokers.call(broker, request, version)
     return await Retries(brokers).run(lambda: brokers.call_any(request, version), NothingDoneError)
 

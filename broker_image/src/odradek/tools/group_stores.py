@@ -174,7 +174,11 @@ class Coordinators:
 def broker_addresses(client: KazooClient, protocol: str) -> list[tuple[str, int]]:
     """Return where the registered brokers listen with a security protocol. Raises ToolError."""
     found = []
-    for name in client.get_children(znodes.BROKER_IDS_PATH):
+    try:
+        names = client.get_children(znodes.BROKER_IDS_PATH)
+    except NoNodeError:
+        raise ToolError("there is no cluster in ZooKeeper: it has no /brokers/ids") from None
+    for name in names:
         path = znodes.broker_path(int(name))
         for endpoint in znodes.decode_broker(path, client.get(path)[0]).endpoints:
             if endpoint.security_protocol == protocol:
