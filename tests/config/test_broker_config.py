@@ -225,11 +225,20 @@ def test_no_properties_text_raises_anything_but_a_config_error(text: str) -> Non
         config.from_values({**REQUIRED, **properties.load_properties(text)})
 
 
+@pytest.mark.parametrize("text", ["log.dirs=/a\0b\n", "log.dirs=/a\\u0000b\n"])
+def test_character_nul_is_refused_with_the_setting(text: str) -> None:
+    with pytest.raises(properties.ConfigError, match=r"^'log\.dirs' has the character NUL$"):
+        properties.load_properties(text)
+
+
 def test_bad_file_is_one_line_and_exit_status_2(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("broker.id=zero\nzookeeper.connect=localhost:1\n")
+    with_nul = tmp_path / "nul.properties"
+    with_nul.write_text("broker.id=0\nzookeeper.connect=localhost:1\nlog.dirs=/a\0b\n")
     for arguments in (
         [str(path)],
+        [str(with_nul)],
         [str(tmp_path / "absent")],
         [str(path), "--override", "x"],
         [str(path), "--override", "broker.rack=\udcff"],

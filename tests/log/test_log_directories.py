@@ -86,9 +86,10 @@ def test_a_directory_of_another_owner_refuses_the_start(
     assert "\n" not in str(caught.value)
 
 
-def test_unreadable_ownership_refuses_the_start(make: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"broker.id=\\uzzzz", b"\0" * 40])
+def test_unreadable_ownership_refuses_the_start(make: Make, tmp_path: Path, content: bytes) -> None:
     make().close()
-    (tmp_path / "a" / "meta.properties").write_bytes(b"\xff\xfe")
+    (tmp_path / "a" / "meta.properties").write_bytes(content)
     with pytest.raises(LogDirError, match="the owner"):
         make()
 

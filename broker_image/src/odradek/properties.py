@@ -143,6 +143,10 @@ def load_properties(text: str) -> dict[str, str]:
     if pending:
         name, value = _split(pending)
         values[name] = value
+    for name, value in values.items():
+        # No path may have it, and no text that somebody wrote has it.
+        if "\0" in name + value:
+            raise ConfigError(f"{name!r} has the character NUL")
     return values
 
 

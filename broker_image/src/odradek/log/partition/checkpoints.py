@@ -118,7 +118,7 @@ def read_meta(path: str) -> LogDirMeta | None:
             values = properties.load_properties(file.read())
     except FileNotFoundError:
         return None
-    except UnicodeDecodeError as error:
+    except (UnicodeDecodeError, properties.ConfigError) as error:
         raise CorruptCheckpointError(f"{path}: not text") from error
     try:
         if values.get("version", "0") != "0":
