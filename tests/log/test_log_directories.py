@@ -484,7 +484,37 @@ def test_each_checkpoint_is_written_at_its_own_interval(
     assert changed == {name}
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 40, b"0\n5\nt 0 1\n", b"0\n1\nt zero 1\n"])
+@pytest.mark.parametrize(
+    "name", [f"{10**19 * 9}.log", f"{10**22}.log", "7.log", f"{10**22}.log.swap", "x.log.swap"]
+)
+def test_a_file_that_no_broker_named_is_no_segment(make: Make, tmp_path: Path, name: str) -> None:
+    first = make()
+    new_log(first, "t", 0, TopicConfig()).append_as_leader(batch(b"a"), 0)
+    crash(first)
+    (tmp_path / "a" / "t-0" / name).write_bytes(b"mine")
+    log = make().get("t", 0)
+    assert log is not None
+    log.append_as_leader(batch(b"b"), 0)
+    assert [one.value for one in read_all(log)] == [b"a", b"b"]
+    assert (tmp_path / "a" / "t-0" / name).read_bytes() == b"mine"
+
+
+def test_a_folder_whose_partition_no_request_can_name_is_left_alone(
+    make: Make, tmp_path: Path
+) -> None:
+    for number in (str(2**31), "9" * 200, "\u0663"):
+        (tmp_path / "a" / f"t-{number}").mkdir(parents=True)
+    (tmp_path / "a" / f"t-{2**31 - 1}").mkdir()
+    assert list(make(dirs=("a",)).logs()) == [TopicPartition("t", 2**31 - 1)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"\0" * 40, b"0\n5\nt 0 1\n", b"0\n1\nt zero 1\n"),
+        b"0\n%b\nt 0 1\n" % (b"9" * 5000),
+    ],
+)
 def test_damaged_checkpoints_cost_a_scan_and_no_record(
     make: Make, tmp_path: Path, content: bytes
 ) -> None:

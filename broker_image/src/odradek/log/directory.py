@@ -24,13 +24,16 @@ from odradek.log.partition.checkpoints import CorruptCheckpointError, LogDirMeta
 from odradek.log.partition.log import Log
 from odradek.log.partition.recovery import Checkpointed
 from odradek.log.segment.files import is_disk_failure, is_shortage, sync, write_atomically
+from odradek.properties import INT_MAX
 from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 
-_FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
-_FUTURE_FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)\.[0-9a-f]{32}-future$")
+_FOLDER = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]{1,10})$")
+_FUTURE_FOLDER = re.compile(
+    r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]{1,10})\.[0-9a-f]{32}-future$"
+)
 _DOOMED_FOLDER = re.compile(r"\.[0-9a-f]{32}-delete$")
 CLOSING_THREADS = 16
 """Logs that are closed at the same time, each waiting for its fsyncs."""
@@ -194,6 +197,9 @@ class Directory:
             if match is None or not entry.is_dir():
                 continue
             key = TopicPartition(match["topic"], int(match["partition"]))
+            if key.partition > INT_MAX:
+                # No request could name it.
+                continue
             known = Checkpointed(
                 clean,
                 recovery_points.get(key),

@@ -98,7 +98,8 @@ def _read(path: str, columns: int) -> list[list[str]] | None:
     if len(lines) < 2 or lines[0] != _VERSION or not lines[1].isdecimal():
         raise CorruptCheckpointError(f"{path}: no version and count")
     rows = [line.split() for line in lines[2:] if line.strip()]
-    if len(rows) != int(lines[1]) or any(len(row) != columns for row in rows):
+    # As texts: a number of some thousand digits is none that Python reads.
+    if str(len(rows)) != lines[1] or any(len(row) != columns for row in rows):
         raise CorruptCheckpointError(f"{path}: {len(rows)} entries, announced {lines[1]}")
     return rows
 

@@ -37,6 +37,7 @@ from odradek.log.segment.segment import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
+    base_offset_of,
     file_name,
 )
 from odradek.log.segment.transaction_index import CorruptTransactionIndexError
@@ -379,7 +380,9 @@ def _tidy(log: Log, report: Report) -> set[str]:
             remove_if_there(os.path.join(log.directory, name))
     for name in left_over:
         if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
-            _finish_swap(log, int(name[:20]), report)
+            base_offset = base_offset_of(name.removesuffix(LOG_SUFFIX + SWAP_SUFFIX))
+            if base_offset is not None:
+                _finish_swap(log, base_offset, report)
         elif name.endswith(SWAP_SUFFIX):
             remove_if_there(os.path.join(log.directory, name))
     return set(list_names(log.directory)) if left_over else names
@@ -391,10 +394,13 @@ def _log_sizes(directory: str, names: Iterable[str]) -> dict[int, int]:
     others: list[tuple[int, str]] = []
     for name in names:
         stem, suffix = os.path.splitext(name)
-        if suffix == LOG_SUFFIX and stem.isdecimal():
-            sizes[int(stem)] = os.stat(os.path.join(directory, name)).st_size
-        elif suffix in SEGMENT_SUFFIXES and stem.isdecimal():
-            others.append((int(stem), name))
+        base_offset = base_offset_of(stem)
+        if base_offset is None:
+            continue
+        if suffix == LOG_SUFFIX:
+            sizes[base_offset] = os.stat(os.path.join(directory, name)).st_size
+        elif suffix in SEGMENT_SUFFIXES:
+            others.append((base_offset, name))
     for base_offset, name in others:
         if base_offset not in sizes:
             remove_if_there(os.path.join(directory, name))

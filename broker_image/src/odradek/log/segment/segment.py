@@ -23,6 +23,7 @@ from odradek.log.segment.index import MAX_RELATIVE_OFFSET, CorruptIndexError, Of
 from odradek.log.segment.placed import Placed, placed
 from odradek.log.segment.tail import Tail
 from odradek.log.segment.transaction_index import TransactionIndex
+from odradek.properties import LONG_MAX
 from odradek.protocol.regions import Buffer
 
 LOG_SUFFIX = ".log"
@@ -39,6 +40,14 @@ _HEADER_CHUNK = 8192
 def file_name(offset: int, suffix: str) -> str:
     """Return Kafka's name of a segment file: the offset in 20 digits, then the suffix."""
     return f"{offset:020d}{suffix}"
+
+
+def base_offset_of(stem: str) -> int | None:
+    """Return the offset of a segment file's name without suffix; None: no broker gave this name."""
+    if len(stem) != 20 or not (stem.isascii() and stem.isdecimal()):
+        return None
+    offset = int(stem)
+    return offset if offset <= LONG_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
