@@ -321,8 +321,9 @@ class Broker:
 
     async def _serve(self, request: Any, version: int, connection_id: int) -> Any:
         kind = type(request)
+        obeyed_before = -1
         if kind in CONTROL:
-            self._checks.asked(self, request)
+            obeyed_before = self._checks.asked(self, request)
         elif not self.metadata.initialized:
             await self.metadata.wait_until_initialized()
         context = RequestContext(version, None, "PLAINTEXT", "simulated", connection_id)
@@ -333,6 +334,6 @@ class Broker:
                     if isinstance(answer.record_set, Region):
                         answer.record_set = answer.record_set.data
         elif kind in CONTROL:
-            self._checks.obeyed(self, request, response)
+            self._checks.obeyed(self, request, response, obeyed_before)
         self._checks.served(self)
         return response

@@ -157,8 +157,8 @@ class Checks:
         if first != leader:
             self.fail(f"{key}: leaders {first} and {leader} in epoch {epoch}")
 
-    def asked(self, broker: Broker, request: Any) -> None:
-        """Check a controller's request to a broker."""
+    def asked(self, broker: Broker, request: Any) -> int:
+        """Note a controller's request to a broker; return the controller epoch that it obeys."""
         if self._world.trace is not None:
             told = ", ".join(
                 f"{one.partition_index}: leader {one.leader} epoch {one.leader_epoch}"
@@ -169,17 +169,21 @@ class Checks:
                 f"{broker.name} gets {type(request).__name__} of controller epoch "
                 f"{request.controller_epoch}: {told}"
             )
+        return self._controllers.get(broker.process, -1)
 
-    def obeyed(self, broker: Broker, request: Any, response: Any) -> None:
-        """Check the answer to a controller's request."""
+    def obeyed(self, broker: Broker, request: Any, response: Any, before: int) -> None:
+        """Check the answer to a controller's request; it came while the broker obeyed `before`.
+
+        What was accepted before another controller was heard may take until after that.
+        """
         if response.error_code != ErrorCode.NONE:
             return
         process = broker.process
-        known = self._controllers.get(process, -1)
-        if request.controller_epoch < known:
+        if request.controller_epoch < before:
             self.fail(
-                f"{broker.name} obeyed controller epoch {request.controller_epoch} after {known}"
+                f"{broker.name} obeyed controller epoch {request.controller_epoch} after {before}"
             )
+        known = self._controllers.get(process, -1)
         self._controllers[process] = max(known, request.controller_epoch)
         if isinstance(request, LeaderAndIsrRequest):
             for key, partition in broker.replicas.partitions.items():

@@ -45,6 +45,10 @@ class TransactionChecks:
         self._checks = checks
         self._of_value: dict[str, SentTransaction] = {}
         self._decided: dict[TopicPartition, dict[int, str | None]] = defaultdict(dict)
+        # The newest leader epoch, the highest last stable offset, and the highest high watermark.
+        self._decided_below: dict[TopicPartition, tuple[int, int, int]] = defaultdict(
+            lambda: (-1, 0, 0)
+        )
         # The last stable offset and the high watermark by leader.
         self._told: dict[tuple[TopicPartition, int, object], tuple[int, int]] = defaultdict(
             lambda: (0, 0)
@@ -74,7 +78,8 @@ class TransactionChecks:
     def told(self, key: TopicPartition, epoch: int, leader: int, stable: int, mark: int) -> None:
         """Check that neither offset falls that a leader tells the reader of a partition.
 
-        Those of a new leader may begin lower.
+        The high watermark of a new leader may begin lower. Once it is as high, all is decided that
+        was decided.
         """
         if stable > mark:
             self._checks.fail(f"{key}: last stable offset {stable} above high watermark {mark}")
@@ -86,6 +91,15 @@ class TransactionChecks:
                 f"{(stable, mark)} in epoch {epoch}"
             )
         self._told[life] = stable, mark
+        epoch_then, decided, mark_then = self._decided_below[key]
+        if epoch < epoch_then:
+            return  # a former leader does not know
+        if stable < decided and mark >= mark_then:
+            self._checks.fail(
+                f"{key} was decided below {decided} in epoch {epoch_then}, and is below {stable} "
+                f"in epoch {epoch}"
+            )
+        self._decided_below[key] = epoch, max(decided, stable), max(mark_then, mark)
 
     def check_end(self) -> None:
         """Check that each transaction is visible wholly or not at all, and in order."""

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from kazoo.exceptions import KazooException
 
-from odradek.clock import monotonic_ms
 from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages.transactions import (
@@ -158,11 +157,12 @@ class MarkerSender:
         coordinator. Raises MarkerFencedError.
         """
         missing = set(partitions)
+        loop = asyncio.get_running_loop()
         sent: dict[asyncio.Future[Answers], _Sent] = {}
         pause_s, attempts = _FIRST_PAUSE_S, 0
         try:
             while is_coordinator():
-                began = monotonic_ms()
+                began_s = loop.time()
                 found = await self._send_again(ended, missing, sent)
                 found |= await _answered(sent, pause_s)
                 missing -= _marked(ended, found)
@@ -171,7 +171,7 @@ class MarkerSender:
                 attempts += 1
                 if attempts % _ATTEMPTS_PER_LINE == 0:
                     _log_missing(ended, missing, found)
-                await asyncio.sleep(max(pause_s - (monotonic_ms() - began) / 1000, 0))
+                await asyncio.sleep(max(pause_s - (loop.time() - began_s), 0))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         finally:
             for answers in sent:
