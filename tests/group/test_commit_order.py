@@ -112,9 +112,9 @@ async def loaded(
 ) -> GroupCoordinator:
     """Return a coordinator whose one shard is loaded, and where group g committed offset 7."""
     coordinator = new_coordinator(replicas, clock, settings=settings)
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     commit = committing(coordinator, 7, at_ms=(clock or Clock())())
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     replicas.appends[-1].set_result(ErrorCode.NONE)
     assert await commit == {PARTITION: ErrorCode.NONE}
     return coordinator
@@ -129,9 +129,9 @@ async def offset_of_g(coordinator: GroupCoordinator) -> int | None:
 async def test_commit_that_completes_late_does_not_undo_a_later_one() -> None:
     replicas = SlowReplicas()
     coordinator = new_coordinator(replicas)
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     commits = [committing(coordinator, offset) for offset in (5, 9)]
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     for settled in (1, 0):
         replicas.appends[settled].set_result(ErrorCode.NONE)
         assert await commits[settled] == {PARTITION: ErrorCode.NONE}
@@ -158,7 +158,7 @@ async def test_deletion_and_commit_count_in_the_order_of_the_log(
         tasks = [committing(coordinator, 9), delete()]
     else:
         tasks = [delete(), committing(coordinator, 9)]
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     for settled in (first_settled, 1 - first_settled):
         replicas.appends[1 + settled].set_result(ErrorCode.NONE)
         await tasks[settled]
@@ -182,7 +182,7 @@ async def test_groups_are_loaded_again_after_a_lost_leadership() -> None:
     replicas.partition.leadership_generation += 1
     error, _ = await coordinator.commits.committed("g")
     assert error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     assert await coordinator.commits.committed("g") == (ErrorCode.NONE, {})
     coordinator.close()
 
@@ -191,10 +191,10 @@ async def test_commit_of_a_lost_leadership_does_not_count_in_the_next_one() -> N
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
     late = committing(coordinator, 9)
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     replicas.partition.leadership_generation += 1
     coordinator.refresh()
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     replicas.appends[-1].set_result(ErrorCode.NONE)
     assert await late == {PARTITION: ErrorCode.NONE}
     assert await offset_of_g(coordinator) is None
@@ -215,14 +215,14 @@ async def test_unconfirmed_leader_returns_offsets_only_if_replicas_still_follow(
     replicas = SlowReplicas()
     certain = [True]
     coordinator = new_coordinator(replicas, certain=certain)
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     commit = committing(coordinator, 7)
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     replicas.appends[-1].set_result(ErrorCode.NONE)
     await commit
     certain[0] = False
     asked = asyncio.create_task(coordinator.commits.committed("g"))
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     assert not asked.done()
     replicas.appends[-1].set_result(outcome)
     error, found = await asked
@@ -233,11 +233,11 @@ async def test_unconfirmed_leader_returns_offsets_only_if_replicas_still_follow(
 
 async def expire(coordinator: GroupCoordinator, replicas: SlowReplicas) -> None:
     work = asyncio.create_task(coordinator.commits.expire())
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     while not work.done():
         replicas.appends[-1].set_result(ErrorCode.NONE)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await run_ready_callbacks()
+        await run_ready_callbacks()
 
 
 async def test_offsets_of_a_consumer_without_a_group_expire_after_the_commit() -> None:
@@ -245,7 +245,7 @@ async def test_offsets_of_a_consumer_without_a_group_expire_after_the_commit() -
     coordinator = await loaded(replicas, clock)
     clock.now_ms += 59_000
     commit = committing(coordinator, 8, at_ms=clock())
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     replicas.appends[-1].set_result(ErrorCode.NONE)
     await commit
     clock.now_ms += 59_000
@@ -276,8 +276,8 @@ async def test_offsets_of_an_active_group_stay_while_it_reads_the_topic(
     syncing = asyncio.create_task(
         coordinator.sync("g", joined.member_id, None, joined.generation, (None, None), {})
     )
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
+    await run_ready_callbacks()
     replicas.appends[-1].set_result(ErrorCode.NONE)
     assert (await syncing).error is ErrorCode.NONE
     clock.now_ms += 60_000
@@ -309,7 +309,7 @@ async def test_commits_after_a_topic_deletion_belong_to_the_new_topic() -> None:
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
     other = committing(coordinator, 3, group="h")
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     replicas.appends[-1].set_result(ErrorCode.NONE)
     await other
     before = len(replicas.appends)
@@ -339,7 +339,7 @@ async def many_in_flight(
     commits = dict.fromkeys(MANY, CommittedOffset(offset, "", 0))
     commit = asyncio.create_task(coordinator.commits.commit("g", NOBODY, commits))
     while len(replicas.appends) == before:
-        await asyncio.sleep(0)
+        await run_ready_callbacks()
     return commit
 
 
@@ -373,11 +373,11 @@ async def test_a_commit_during_one_of_many_offsets_counts_if_it_is_later_in_the_
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
     earlier = committing(coordinator, 8, group="g")
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     many = await many_in_flight(coordinator, replicas, 9)
     last = {MANY[-1]: CommittedOffset(10, "", 0)}
     later = asyncio.create_task(coordinator.commits.commit("g", NOBODY, last))
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     first_append, append_of_many, last_append = replicas.appends[-3:]
     append_of_many.set_result(ErrorCode.NONE)
     for _ in range(after_turns):
@@ -419,6 +419,8 @@ async def test_many_offsets_that_are_in_the_log_count_though_the_client_left(
     for number in cancelled:
         commits[number].cancel()
     await asyncio.gather(*commits, return_exceptions=True)
+    while coordinator.commits.unstable("g"):
+        await asyncio.sleep(0)
     assert await offsets_of_g(coordinator) == dict.fromkeys(MANY, 9)
     coordinator.close()
 
@@ -434,4 +436,31 @@ async def test_a_lost_leadership_ends_a_commit_of_many_offsets() -> None:
     coordinator.refresh()
     await commit
     assert await offsets_of_g(coordinator) == {}
+    coordinator.close()
+
+
+async def test_an_offset_that_is_in_the_log_counts_though_the_client_left_meanwhile() -> None:
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    leaving = committing(coordinator, 9)
+    await run_ready_callbacks()
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    replicas.appends[-1].set_result(ErrorCode.NONE)
+    await run_ready_callbacks()
+    assert await offset_of_g(coordinator) == 9
+    assert not coordinator.commits.unstable("g")
+    coordinator.close()
+
+
+async def test_a_group_whose_tombstones_are_in_the_log_is_gone_though_the_client_left() -> None:
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    leaving = asyncio.create_task(coordinator.commits.delete_group("g"))
+    await run_ready_callbacks()
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    replicas.appends[-1].set_result(ErrorCode.NONE)
+    await run_ready_callbacks()
+    assert coordinator.groups() == (ErrorCode.NONE, [])
     coordinator.close()

@@ -13,7 +13,7 @@ from odradek.group.offsets import CommittedOffset
 from odradek.protocol.errors import ErrorCode
 from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
-from tests.group.test_commit_order import NOBODY, SlowReplicas, loaded
+from tests.group.test_commit_order import NOBODY, SlowReplicas, loaded, run_ready_callbacks
 
 
 def series_of(coordinator: GroupCoordinator) -> CollectorRegistry:
@@ -39,7 +39,7 @@ async def two_groups() -> GroupCoordinator:
     coordinator = await loaded(replicas)
     commits = {TopicPartition("t", partition): CommittedOffset(3, "", 0) for partition in (0, 1)}
     task = asyncio.create_task(coordinator.commits.commit("h", NOBODY, commits))
-    await asyncio.sleep(0)
+    await run_ready_callbacks()
     replicas.appends[-1].set_result(ErrorCode.NONE)
     await task
     return coordinator

@@ -226,6 +226,14 @@ class LedShards(Generic[ShardT]):
         for task in self._tasks:
             task.cancel()
 
+    async def carry_out(self, work: Coroutine[object, object, T], if_stopped: T) -> T:
+        """Return the result of work that goes on if the caller is cancelled, as its client went:
+        what is in the log must be known here, too. `if_stopped` is for a server that stops.
+        """
+        task = self.spawn(work)
+        await asyncio.wait({task})
+        return if_stopped if task.cancelled() else task.result()
+
     def spawn(self, work: Coroutine[object, object, T]) -> asyncio.Task[T]:
         """Run a background task until `close`, and return it; log its failure."""
         task = asyncio.get_running_loop().create_task(work)

@@ -160,16 +160,10 @@ class Commits:
         commits: Mapping[TopicPartition, CommittedOffset],
     ) -> dict[TopicPartition, ErrorCode]:
         good, pairs = await slices.run(self._encoded_in_slices(group_id, commits))
-        too_large = ErrorCode.OFFSET_METADATA_TOO_LARGE
-        try:
-            if producer is None:
-                error = await self._write(group_id, member, good, pairs)
-            else:
-                error = await self._write_in_transaction(group_id, member, producer, good, pairs)
-        except KafkaError as refusal:
-            error = too_large = refusal.code
-        finally:
-            slices.discard(pairs)
+        stopped = ErrorCode.NOT_COORDINATOR
+        error, too_large = await self._shards.carry_out(
+            self._write_or_refuse(group_id, member, producer, good, pairs), (stopped, stopped)
+        )
         answers: dict[TopicPartition, ErrorCode] = {}
         for few in slices.cut(commits, slices.KEYS_AT_ONCE):
             for partition in few:
@@ -177,6 +171,26 @@ class Commits:
             if len(few) == slices.KEYS_AT_ONCE:
                 await slices.pause()
         return answers
+
+    async def _write_or_refuse(
+        self,
+        group_id: str,
+        member: tuple[str, str | None, int],
+        producer: tuple[int, int] | None,
+        good: Mapping[TopicPartition, CommittedOffset],
+        pairs: list[tuple[bytes, bytes | None]],
+    ) -> tuple[ErrorCode, ErrorCode]:
+        """Write commits; return their error, and that of those whose metadata is too large."""
+        try:
+            if producer is None:
+                error = await self._write(group_id, member, good, pairs)
+            else:
+                error = await self._write_in_transaction(group_id, member, producer, good, pairs)
+        except KafkaError as refusal:
+            return refusal.code, refusal.code
+        finally:
+            slices.discard(pairs)
+        return error, ErrorCode.OFFSET_METADATA_TOO_LARGE
 
     async def _write(
         self,
@@ -507,16 +521,24 @@ class Commits:
         if len(partitions) <= DELETED_AT_ONCE:
             going = [each for each in partitions if not stays(each)]
             whole = whole and len(going) == len(partitions)
-            return await self._delete_piece(shard, group, going, whole=whole)
+            return await self._deleted_piece(shard, group, going, whole=whole)
         async with self._shards.withheld(group.group_id):
             for few in slices.cut(partitions, DELETED_AT_ONCE):
                 going = [each for each in few if not stays(each)]
                 whole = whole and len(going) == len(few)
-                error = await self._delete_piece(shard, group, going, whole=False)
+                error = await self._deleted_piece(shard, group, going, whole=False)
                 if error is not ErrorCode.NONE or shard.retired:
                     return error
                 await slices.pause()
-            return await self._delete_piece(shard, group, (), whole=whole)
+            return await self._deleted_piece(shard, group, (), whole=whole)
+
+    async def _deleted_piece(
+        self, shard: Shard, group: Group, partitions: Sequence[TopicPartition], *, whole: bool
+    ) -> ErrorCode:
+        """As `_delete_piece`, which goes on if the caller is cancelled."""
+        return await self._shards.carry_out(
+            self._delete_piece(shard, group, partitions, whole=whole), ErrorCode.NOT_COORDINATOR
+        )
 
     async def _delete_piece(
         self, shard: Shard, group: Group, partitions: Sequence[TopicPartition], *, whole: bool

@@ -180,9 +180,9 @@ class TransactionCoordinator:
             return await self._certain(shard, found)
         entry.begin(found.following)
         shard.entries[entry.transactional_id] = entry
-        writing = self._shards.spawn(self._write(shard, entry, found.following))
-        await asyncio.wait({writing})
-        error = ErrorCode.NOT_COORDINATOR if writing.cancelled() else writing.result()
+        error = await self._shards.carry_out(
+            self._write(shard, entry, found.following), ErrorCode.NOT_COORDINATOR
+        )
         return found.answer if error is ErrorCode.NONE else Answer(error)
 
     async def _certain(self, shard: TransactionShard, found: Answer) -> Answer:
