@@ -21,7 +21,7 @@ from odradek.protocol.messages.topics import (
     DeleteTopicsRequest,
 )
 from odradek.replica.metadata import BrokerInfo, PartitionInfo
-from odradek.values import TRANSACTIONS_TOPIC, BrokerId
+from odradek.values import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerId
 from odradek.zk import operations, znodes
 from odradek.zk.session import Stat
 from tests.support.replicas import FakeSession
@@ -126,6 +126,30 @@ async def test_topics_are_deleted_from_the_moment_the_controller_knows_of_them(
     assert await delete(controller, THERE, NEW) == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE]
     for topic in (THERE, NEW):
         assert znodes.delete_topic_path(topic) in zookeeper.znodes
+
+
+@pytest.mark.parametrize(
+    ("topic", "said"),
+    [
+        (TRANSACTIONS_TOPIC, "transactions that are open are never ended"),
+        (OFFSETS_TOPIC, "all groups lose their committed offsets"),
+    ],
+)
+async def test_the_log_says_what_the_deletion_of_an_internal_topic_costs(
+    controller: Broker,
+    zookeeper: Zookeeper,
+    caplog: pytest.LogCaptureFixture,
+    topic: str,
+    said: str,
+) -> None:
+    controller.metadata.topics[topic] = {0: PartitionInfo(1, 0, (1,), (1,), ())}
+    assignment = znodes.TopicAssignment({0: (BrokerId(1),)})
+    zookeeper.znodes[znodes.topic_path(topic)] = znodes.encode_topic(assignment), 0
+    assert await delete(controller, THERE, topic) == [ErrorCode.REQUEST_TIMED_OUT] * 2
+    assert znodes.delete_topic_path(topic) in zookeeper.znodes
+    [line] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert line.startswith(f"topic {topic} is deleted: ")
+    assert said in line
 
 
 async def test_few_topics_of_a_long_request_are_written_at_once(

@@ -74,6 +74,15 @@ _FACTORS = {
     ),
 }
 
+# Kafka lets an admin delete these, and tools do.
+_LOST_WITH_TOPIC = {
+    OFFSETS_TOPIC: "all groups lose their committed offsets",
+    TRANSACTIONS_TOPIC: (
+        "all transactional ids are forgotten, and transactions that are open are never ended: "
+        "readers of committed records wait at them until they are aborted by hand"
+    ),
+}
+
 
 def is_legal_name(topic: str) -> bool:
     """Return whether a topic may have this name."""
@@ -586,6 +595,8 @@ async def delete_topics(
         except KafkaError as refusal:
             return refused(name, refusal)
         logger.info("requested the deletion of topic %s", name)
+        if name in _LOST_WITH_TOPIC:
+            logger.warning("topic %s is deleted: %s", name, _LOST_WITH_TOPIC[name])
         return DeletableTopicResult(name=name)
 
     async def wait(going: DeletableTopicResult) -> None:
