@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from kazoo.exceptions import KazooException
@@ -26,6 +25,7 @@ from odradek.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from odradek.replica.metadata import MetadataCache
+from odradek.transaction.transaction import by_topic
 from odradek.values import NO_LEADER, TopicPartition
 from odradek.zk import znodes
 from odradek.zk.payload import ZnodeError
@@ -201,8 +201,8 @@ class MarkerSender:
             if key not in waiting:
                 by_leader.setdefault(self._leaders.leader_of(key), []).append(key)
         found: dict[TopicPartition, int] = {}
-        for topic, unknown in _by_topic(by_leader.pop(None, ())):
-            found |= await self._of_unknown(topic, [*unknown])
+        for topic, unknown in by_topic(by_leader.pop(None, ())).items():
+            found |= await self._of_unknown(topic, unknown)
         found |= dict.fromkeys(by_leader.pop(NO_LEADER, ()), ErrorCode.LEADER_NOT_AVAILABLE)
         for broker_id, led in by_leader.items():
             assert broker_id is not None
@@ -210,7 +210,7 @@ class MarkerSender:
         return found
 
     async def _of_unknown(
-        self, topic: str, partitions: Collection[TopicPartition]
+        self, topic: str, partitions: Collection[int]
     ) -> dict[TopicPartition, int]:
         """Return NONE for deleted partitions; the topic may have been created again with fewer. A
         broker that starts does not know all partitions yet.
@@ -220,8 +220,10 @@ class MarkerSender:
             there = await self._leaders.partitions_of(topic)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return {
-            key: unknown if there is None or key.partition in there else ErrorCode.NONE
-            for key in partitions
+            TopicPartition(topic, index): (
+                unknown if there is None or index in there else ErrorCode.NONE
+            )
+            for index in partitions
         }
 
     def _enqueue(
@@ -348,16 +350,10 @@ def _message(queued: _Queued) -> WritableTxnMarker:
         transaction_result=ended.commits,
         coordinator_epoch=ended.coordinator_epoch,
         topics=[
-            WritableTxnMarkerTopic(name=topic, partition_indexes=[key.partition for key in keys])
-            for topic, keys in _by_topic(queued.partitions)
+            WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
+            for topic, indexes in by_topic(queued.partitions).items()
         ],
     )
-
-
-def _by_topic(
-    partitions: Collection[TopicPartition],
-) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
-    return groupby(sorted(partitions), key=lambda key: key.topic)
 
 
 def _codes(answer: WriteTxnMarkersResponse) -> dict[int, dict[TopicPartition, int]]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from itertools import groupby
 
 from odradek.protocol import codec, schema
 from odradek.protocol.primitives import Kind
 from odradek.protocol.schema import array, int8, int16, int32, int64, message, string
 from odradek.transaction.states import TransactionState
-from odradek.transaction.transaction import NO_PARTITIONS, Transaction
+from odradek.transaction.transaction import NO_PARTITIONS, Transaction, by_topic
 from odradek.values import TopicPartition
 
 _VERSION = struct.Struct(">h")
@@ -117,8 +116,8 @@ def decode(transactional_id: str, data: bytes) -> Transaction:
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[TransactionPartitions]:
     return [
-        TransactionPartitions(topic=topic, partitions=[each.partition for each in group])
-        for topic, group in groupby(sorted(partitions), key=lambda each: each.topic)
+        TransactionPartitions(topic=topic, partitions=indexes)
+        for topic, indexes in by_topic(partitions).items()
     ]
 
 
