@@ -79,6 +79,13 @@ def judged(phase: str, report: dict[str, Any] | None, **more: Any) -> tuple[str,
 GOOD = {"state": "Running", "executors": 2, "lastBatchId": 4, "totalLag": 0}
 
 
+def test_job_whose_driver_waits_for_something_says_for_what() -> None:
+    waits = {"state": "Starting", "waitsFor": "topic t does not exist"}
+    conditions, _ = judge("Running", waits)
+    assert conditions[0].reason == "Starting"
+    assert conditions[0].message == "the driver reports Starting: topic t does not exist"
+
+
 @pytest.mark.parametrize(
     ("phase", "report", "expected"),
     [

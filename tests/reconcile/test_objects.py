@@ -462,10 +462,12 @@ def test_report_of_a_driver_is_believed_only_where_the_types_are_right() -> None
         "keepsState": 1,
         "maxLagSeconds": 1.5,
         "state": 7,
+        "waitsFor": ["x"],
         "executors": "2",
         "batchRunningSeconds": None,
     }
     assert read_report(raw) == {"lastBatchId": 4, "maxLagSeconds": 1}
+    assert read_report({"waitsFor": "x" * 999}) == {"waitsFor": "x" * 512}
     placed = {"topic": "t", "partition": 0, "lag": 3}
     old = {**placed, "lagSeconds": 1.5}
     strange = [{**placed, "lag": "3"}, {**placed, "lag": True}, {**placed, "x": 1}, {"lag": 3}, 7]

@@ -239,6 +239,7 @@ def test_operator_is_told_the_state_in_one_document(
     )
     assert json.loads(get(f"{url}/status")) == {
         "state": "Running",
+        "waitsFor": None,
         "checkpointEpoch": 8,
         "keepsState": True,
         "lastBatchId": 7,
@@ -252,6 +253,13 @@ def test_operator_is_told_the_state_in_one_document(
         "members": 1,
         "worstPartitions": [{"topic": "t", "partition": 0, "lag": 3, "lagSeconds": 61.4}],
     }
+
+
+def test_driver_that_waits_says_for_what(served: tuple[list[endpoint.Status], str]) -> None:
+    statuses, url = served
+    statuses.append(endpoint.Status(waits_for="topic t does not exist"))
+    told = json.loads(get(f"{url}/status"))
+    assert (told["state"], told["waitsFor"]) == ("Starting", "topic t does not exist")
 
 
 def test_failed_query_is_not_healthy(served: tuple[list[endpoint.Status], str]) -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from confluent_kafka import KafkaException
 from kazoo.exceptions import ConnectionLoss
 
+from odradek.values import TopicPartition
 from odradek_spark import __main__ as command
 from odradek_spark import config
 from odradek_spark import driver as module
@@ -90,6 +91,24 @@ def test_idle_query_ends_when_its_topic_was_made_anew(changed: str | None) -> No
 
     kept = driver._keeps_assignment(cast(Any, Idle()), cast(Any, member))
     assert kept is (changed is None)
+
+
+def test_driver_tells_which_topics_it_waits_for_until_they_exist(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Driver(local_job(), ENVIRONMENT)
+    missing, *_ = topics = driver._job.topics
+    told: list[str | None] = []
+
+    class Late:
+        def partitions(self, *_: object) -> list[TopicPartition]:
+            told.append(driver.endpoint.status().waits_for)
+            return [TopicPartition(one, 0) for one in topics] if len(told) == 2 else []
+
+    monkeypatch.setattr(module, "_START_PAUSE_S", 0)
+    driver._await_topics(cast(Any, Late()))
+    assert told == [None, f"topic {missing} does not exist"]
+    assert driver.endpoint.status().waits_for is None
 
 
 def test_offsets_are_renewed_when_it_is_time_though_the_lag_is_not_known(

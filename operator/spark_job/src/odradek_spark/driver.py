@@ -167,9 +167,11 @@ class Driver:
                     f"the brokers at {self._job.brokers.bootstrap} do not answer: {error.args[0]}"
                 )
             if not missing or self._stop.is_set():
+                self._update(waits_for=None)
                 return
             if time.monotonic() >= deadline:
                 raise JobError(reason)
+            self._update(waits_for=reason)
             log.info("waiting for topics: %s; retrying", reason)
             self._stop.wait(_START_PAUSE_S)
 

@@ -44,6 +44,7 @@ class Status:
     `committed_ms` is when the last batch was committed, and `table_rows` how many rows the table
     had after it, or soon after; None: not known.
     `keeps_state` is whether the checkpoint has state; None: the query has not started yet.
+    `waits_for` is what keeps it from starting, in a sentence; None: nothing that it knows of.
     """
 
     state: str = STARTING
@@ -57,6 +58,7 @@ class Status:
     committed_ms: int | None = None
     table_rows: int | None = None
     keeps_state: bool | None = None
+    waits_for: str | None = None
 
 
 def status_document(status: Status, now_ms: int) -> dict[str, object]:
@@ -73,6 +75,7 @@ def status_document(status: Status, now_ms: int) -> dict[str, object]:
     running_s = status.batch_running_s
     return {
         "state": status.state,
+        "waitsFor": status.waits_for,
         "checkpointEpoch": status.epoch,
         "keepsState": status.keeps_state,
         "lastBatchId": status.batch_id,

@@ -153,7 +153,8 @@ def _problem(task: JobSpec, seen: JobView) -> tuple[str, str] | None:
         return "ExecutorsPending", f"{text}: {seen.obstacle}" if seen.obstacle else text
     if state != "Running":
         # The query is not running yet, or no longer.
-        return state, f"the driver reports {state}"
+        text = f"the driver reports {state}"
+        return state, f"{text}: {told['waitsFor']}" if "waitsFor" in told else text
     running = told.get("batchRunningSeconds")
     if running is not None and running >= task.batch_seconds:
         limit = f"{task.batch_seconds} s (spec.job.timeouts.batchSeconds)"

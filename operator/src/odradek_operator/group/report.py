@@ -36,6 +36,8 @@ def read_report(raw: Mapping[str, Any]) -> dict[str, Any]:
         kept["keepsState"] = raw["keepsState"]
     if isinstance(raw.get("state"), str):
         kept["state"] = raw["state"][:64]
+    if isinstance(raw.get("waitsFor"), str):
+        kept["waitsFor"] = raw["waitsFor"][:512]
     if isinstance(raw.get("lastCommitTime"), str) and _STAMP.fullmatch(raw["lastCommitTime"]):
         kept["lastCommitTime"] = raw["lastCommitTime"]
     if isinstance(raw.get("worstPartitions"), list):
