@@ -115,6 +115,20 @@ def test_nothing_is_said_of_a_topic_that_nobody_sees(
     assert done.fields["incarnation"] == 77
 
 
+def test_deletion_names_the_brokers_that_it_waits_for() -> None:
+    requested = replace(existing(2), deletion_requested=True)
+    told = {}
+    for brokers in (CLUSTER.brokers, {}):
+        done = plan(body(**GOING), requested, replace(CLUSTER, brokers=brokers), known=77)
+        assert (reason(done), done.steps) == ("Deleting", ())
+        told[len(brokers)] = done.conditions[0].message
+    assert told[len(CLUSTER.brokers)] == "the brokers are deleting the topic"
+    assert told[0] == (
+        "the brokers are deleting the topic, which ends once brokers [0] are back: "
+        "they hold replicas"
+    )
+
+
 def test_topic_that_is_not_adopted_shows_in_what_it_differs() -> None:
     done = plan(body(partitions=3, replicationFactor=1), existing(2))
     assert reason(done) == "AdoptionRefused"

@@ -499,12 +499,22 @@ def plan_deletion(
         return TopicPlan(release, events=(event,) if owned else ())
     if view.assignment is not None and not is_own(spec, view, view.assignment, known_incarnation):
         return TopicPlan(release, events=(_abandoned(spec, "it does not belong to this resource"),))
-    waiting = _waiting("Deleting", "the brokers are deleting the topic", shown, requeue_after=1.0)
+    waiting = _waiting("Deleting", _how_it_goes(view, cluster), shown, requeue_after=1.0)
     if view.deletion_requested:
         return waiting
     if heir is not None:
         return TopicPlan(release, events=(_abandoned(spec, f"Topic {heir} has the same topic"),))
     return replace(waiting, steps=(RequestDeletion(spec.topic, view.version),), requeue_after=0.5)
+
+
+def _how_it_goes(view: TopicView, cluster: ClusterState) -> str:
+    """Return how far a deletion is: it ends with the last replica, wherever that is."""
+    text = "the brokers are deleting the topic"
+    replicas = view.assignment.partitions.values() if view.assignment else ()
+    away = sorted({one for ids in replicas for one in ids} - set(cluster.brokers))
+    if not away:
+        return text
+    return f"{text}, which ends once brokers {away} are back: they hold replicas"
 
 
 def retained(topic: str) -> Event:
