@@ -14,8 +14,13 @@ from odradek.protocol.primitives import Kind
 from tests.support.messages import every_message, sample
 
 VARIANTS = ("full", "bare")
-# Kafka 2.8 ends at version 3; version 4 has the same layout.
-UNKNOWN_TO_KAFKA = {("ApiVersionsRequest", 4), ("ApiVersionsResponse", 4)}
+# Kafka 2.8 ends at version 3. Version 4 of ApiVersions has the same layout.
+UNKNOWN_TO_KAFKA = {
+    ("ApiVersionsRequest", 4),
+    ("ApiVersionsResponse", 4),
+    ("AddPartitionsToTxnRequest", 4),
+    ("AddPartitionsToTxnResponse", 4),
+}
 
 
 def as_json(message: Any, version: int) -> dict[str, Any]:

@@ -86,6 +86,35 @@ async def test_unknown_producers_are_refused(on: Coordinating) -> None:
     assert on.state("nobody") is None
 
 
+async def test_partitions_are_verified_while_their_transaction_goes_on(on: Coordinating) -> None:
+    def verified() -> list[ErrorCode]:
+        return [*on.coordinator.verify_partitions(ID, producer, {T0}).values()]
+
+    producer = await on.init()
+    assert verified() == [ErrorCode.INVALID_TXN_STATE]
+    await on.add(producer, [T0])
+    assert verified() == [ErrorCode.NONE]
+    on.leadership_confirmed = False
+    assert verified() == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+    on.leadership_confirmed = True
+    await on.end(producer, commits=True)
+    await on.state_is(TransactionState.COMPLETE_COMMIT)
+    assert verified() == [ErrorCode.INVALID_TXN_STATE]
+
+
+async def test_nothing_is_verified_before_the_ids_are_read(on: Coordinating) -> None:
+    await until(lambda: on.coordinator._shards.all()[0].loaded)
+    producer = await on.init()
+    await on.add(producer, [T0])
+    await on.restart()
+    found = on.coordinator.verify_partitions(ID, producer, {T0})
+    assert found == {T0: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    await on.state_is(TransactionState.ONGOING)
+    assert on.coordinator.verify_partitions(ID, producer, {T0}) == {T0: ErrorCode.NONE}
+    refused = on.coordinator.verify_partitions("", producer, {T0})
+    assert refused == {T0: ErrorCode.INVALID_REQUEST}
+
+
 @pytest.mark.parametrize(
     ("refusal", "code"),
     [

@@ -230,6 +230,51 @@ def add(
     return decisions.add_partitions(entry, by, set(partitions), NOW_MS)
 
 
+class TestVerification:
+    def test_partitions_of_the_ongoing_transaction_are_in_it(self) -> None:
+        assert decisions.verify(entry_in(S.ONGOING), PRODUCER, {ONE, OTHER}) == {
+            ONE: E.NONE,
+            OTHER: E.INVALID_TXN_STATE,
+        }
+
+    @pytest.mark.parametrize("state", sorted(IDLE))
+    def test_nothing_is_in_a_transaction_before_it_begins_and_after_it_ended(
+        self, state: S
+    ) -> None:
+        assert decisions.verify(entry_in(state), PRODUCER, {ONE}) == {ONE: E.INVALID_TXN_STATE}
+
+    @pytest.mark.parametrize("state", sorted(PREPARED))
+    def test_ending_transaction_makes_it_wait(self, state: S) -> None:
+        verified = decisions.verify(entry_in(state), PRODUCER, {ONE, OTHER})
+        assert verified == dict.fromkeys((ONE, OTHER), E.CONCURRENT_TRANSACTIONS)
+
+    def test_partition_that_is_being_added_is_not_in_it_yet(self) -> None:
+        assert decisions.verify(pending_entry(), PRODUCER, {ONE}) == {ONE: E.INVALID_TXN_STATE}
+
+    def test_partition_is_in_it_while_the_end_is_being_written(self) -> None:
+        entry = entry_in(S.ONGOING)
+        ended = decisions.end(entry, PRODUCER, True, NOW_MS)
+        assert isinstance(ended, Write)
+        entry.begin(ended.following)
+        assert decisions.verify(entry, PRODUCER, {ONE}) == {ONE: E.NONE}
+
+    def test_unknown_id_has_no_producer(self) -> None:
+        verified = decisions.verify(TransactionEntry("id"), PRODUCER, {ONE})
+        assert verified == {ONE: E.INVALID_PRODUCER_ID_MAPPING}
+
+    @pytest.mark.parametrize("state", STATES)
+    @pytest.mark.parametrize(("producer", "error"), WRONG_PRODUCERS.values(), ids=WRONG_PRODUCERS)
+    def test_wrong_producer_is_refused_in_each_state(
+        self, producer: ProducerIdAndEpoch, error: ErrorCode, state: S
+    ) -> None:
+        assert decisions.verify(entry_in(state), producer, {ONE}) == {ONE: error}
+
+    def test_epoch_of_a_fence_is_no_producers(self) -> None:
+        entry = entry_in(S.ONGOING, LAST_EPOCH + 1)
+        fence = ProducerIdAndEpoch(PRODUCER.producer_id, LAST_EPOCH + 1)
+        assert decisions.verify(entry, fence, {ONE}) == {ONE: E.PRODUCER_FENCED}
+
+
 class TestAddPartitionsToTxn:
     @pytest.mark.parametrize("state", sorted(IDLE))
     def test_first_partitions_start_a_transaction(self, state: S) -> None:

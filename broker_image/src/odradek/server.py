@@ -462,6 +462,7 @@ class Server:
             producer_ids,
             ClusterLeaders(self._metadata, session),
             partial(self._connect, purpose="transactions", reuse_frames=False),
+            self._replicas.leadership_confirmed,
             self._quarantines,
         )
         quotas = self._quotas

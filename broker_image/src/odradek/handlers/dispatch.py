@@ -153,9 +153,10 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext
         offsets.offset_for_leader_epoch,
         topic_rules.offset_for_leader_epoch,
     ),
+    # Clients send versions up to 3, also where more are advertised.
     ApiKey.ADD_PARTITIONS_TO_TXN: (
         0,
-        3,
+        4,
         transactions.add_partitions_to_txn,
         transaction_rules.add_partitions_to_txn,
     ),

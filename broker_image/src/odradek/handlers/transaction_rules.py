@@ -1,5 +1,5 @@
 """The rules of the APIs of transactions: producers need Write on the transactional id, those who
-look at it Describe.
+look at it Describe, and AddPartitionsToTxn of a broker ClusterAction.
 """
 
 from __future__ import annotations
@@ -27,13 +27,20 @@ def may_write(broker: Broker, context: RequestContext, transactional_id: str) ->
     )
 
 
+_of_broker = rules.of_brokers(rules.answer(messages.AddPartitionsToTxnResponse))
+
+
 async def add_partitions_to_txn(
     broker: Broker,
     request: messages.AddPartitionsToTxnRequest,
     context: RequestContext,
     handle: Handle,
 ) -> object:
-    """Need Write on each topic, too; without it on one, none is added."""
+    """Need Write on each topic, too; without it on one, none is added. See `rules.of_brokers` for
+    the versions of brokers.
+    """
+    if context.version >= transactions.FIRST_OF_BROKERS:
+        return await _of_broker(broker, request, context, handle)
     if not may_write(broker, context, request.transactional_id):
         return await transactions.refuse_all(request, ID_DENIED)
     _, refused = await authorization.split(

@@ -1,4 +1,8 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: what producers tell their coordinator (KIP-98)."""
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn: what producers tell their coordinator (KIP-98).
+
+Since version 4 AddPartitionsToTxn is for brokers, which ask whether partitions are in a transaction
+(KIP-890).
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,10 @@ from odradek.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
     EndTxnRequest,
     EndTxnResponse,
 )
@@ -24,12 +30,50 @@ from odradek.transaction.decisions import error_for
 from odradek.transaction.transaction import ProducerIdAndEpoch
 from odradek.values import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicPartition
 
+FIRST_OF_BROKERS = 4
+"""The first version of AddPartitionsToTxn that only brokers send."""
+
 
 async def add_partitions_to_txn(
     broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> AddPartitionsToTxnResponse:
-    """Add partitions to the producer's transaction: all, or none."""
-    return await add_allowed_partitions(broker, request, context, frozenset())
+    """Add partitions to the producer's transaction: all, or none. For a broker, add or verify those
+    of many transactions.
+    """
+    if context.version < FIRST_OF_BROKERS:
+        return await add_allowed_partitions(broker, request, context, frozenset())
+    results = []
+    steps = 0
+    for transaction in request.transactions:
+        if transaction.verify_only:
+            topics = await _verified(broker, transaction)
+        else:
+            topics = await _added(broker, transaction, context, frozenset())
+        results.append(
+            AddPartitionsToTxnResult(
+                transactional_id=transaction.transactional_id, topic_results=topics
+            )
+        )
+        steps += 1 + sum(len(topic.partitions) for topic in transaction.topics)
+        if steps >= slices.STEPS_PER_SLICE:
+            steps = 0
+            await slices.pause()
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
+
+
+async def _verified(
+    broker: Broker, transaction: AddPartitionsToTxnTransaction
+) -> list[AddPartitionsToTxnTopicResult]:
+    """Return whether each partition is in the ongoing transaction.
+
+    Kafka refuses a partition that is not in its metadata. Here the transaction alone counts: a
+    coordinator that just started may not know the topic yet.
+    """
+    asked = await slices.run(_keys(transaction.topics))
+    found = broker.transactions.verify_partitions(
+        transaction.transactional_id, _producer(transaction), asked
+    )
+    return await slices.run(_results(transaction.topics, found, ErrorCode.NONE))
 
 
 async def add_allowed_partitions(
@@ -38,21 +82,31 @@ async def add_allowed_partitions(
     context: RequestContext,
     denied: Collection[str],
 ) -> AddPartitionsToTxnResponse:
-    """As `add_partitions_to_txn`; nothing is added if one of the topics is denied, internal, or
-    unknown.
+    """As `add_partitions_to_txn` for a client; nothing is added if one of the topics is denied,
+    internal, or unknown.
     """
-    refused = await slices.run(_refused(broker, request.topics, denied))
+    denied = {*denied, *INTERNAL_TOPICS}
+    return AddPartitionsToTxnResponse(results=await _added(broker, request, context, denied))
+
+
+async def _added(
+    broker: Broker,
+    transaction: AddPartitionsToTxnRequest | AddPartitionsToTxnTransaction,
+    context: RequestContext,
+    denied: Collection[str],
+) -> list[AddPartitionsToTxnTopicResult]:
+    """Add partitions, all or none; return the results."""
+    refused = await slices.run(_refused(broker, transaction.topics, denied))
     if refused:
         error = ErrorCode.OPERATION_NOT_ATTEMPTED
     else:
-        added = await slices.run(_keys(request.topics))
+        added = await slices.run(_keys(transaction.topics))
         error = await broker.transactions.add_partitions(
-            request.transactional_id, _producer(request), added
+            transaction.transactional_id, _producer(transaction), added
         )
         slices.discard(added)
     error = error_for(error, ApiKey.ADD_PARTITIONS_TO_TXN, context.version)
-    results = await slices.run(_results(request.topics, refused, error))
-    return AddPartitionsToTxnResponse(results=results)
+    return await slices.run(_results(transaction.topics, refused, error))
 
 
 async def refuse_all(
@@ -71,7 +125,7 @@ def _refused(
         if number:
             yield
         for topic, index in few:
-            if topic.name in denied or topic.name in INTERNAL_TOPICS:
+            if topic.name in denied:
                 error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif broker.metadata.partition(topic.name, index) is None:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -144,6 +198,9 @@ async def end_txn(
 
 
 def _producer(
-    request: AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest,
+    request: AddPartitionsToTxnRequest
+    | AddPartitionsToTxnTransaction
+    | AddOffsetsToTxnRequest
+    | EndTxnRequest,
 ) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(request.producer_id, request.producer_epoch)

@@ -37,6 +37,7 @@ from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
+    from odradek.replica.partition import Partition
 
 TICK_S: Final = 1.0
 WRITE_TIMEOUT_MS: Final = 5_000
@@ -80,6 +81,7 @@ class TransactionCoordinator:
         producer_ids: ProducerIds,
         leaders: Leaders,
         connect: Callable[[int], PeerClient | None],
+        leadership_confirmed: Callable[[Partition], bool],
         quarantines: Quarantines,
         clock_ms: Callable[[], int] = monotonic_ms,
         now_ms: Callable[[], int] = wall_ms,
@@ -88,6 +90,7 @@ class TransactionCoordinator:
         self._replicas = replicas
         self.partition_count = partition_count
         self._producer_ids = producer_ids
+        self._leadership_confirmed = leadership_confirmed
         self._quarantines = quarantines
         self._clock_ms = clock_ms
         self._now_ms = now_ms
@@ -137,6 +140,24 @@ class TransactionCoordinator:
             transactional_id,
             lambda entry: decisions.add_partitions(entry, producer, partitions, self._now_ms()),
         )
+
+    def verify_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: AbstractSet[TopicPartition],
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Handle AddPartitionsToTxn that verifies only: return NONE for each partition that is in
+        the producer's ongoing transaction.
+        """
+        try:
+            shard = self._shard_of(transactional_id)
+        except KafkaError as refusal:
+            return dict.fromkeys(partitions, refusal.code)
+        if not self._leadership_confirmed(shard.source):
+            # A newer coordinator may have ended the transaction.
+            return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return decisions.verify(_entry_of(shard, transactional_id), producer, partitions)
 
     async def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commits: bool

@@ -146,6 +146,28 @@ def add_partitions(
     return Write(following, Answer(ErrorCode.NONE))
 
 
+def verify(
+    entry: TransactionEntry, producer: ProducerIdAndEpoch, partitions: AbstractSet[TopicPartition]
+) -> dict[TopicPartition, ErrorCode]:
+    """Return for each partition NONE if it is in the producer's ongoing transaction, else why not
+    (KIP-890).
+
+    A transition that is pending does not count yet: if it ends the transaction, each of its
+    partitions gets a marker, behind what is written there until then.
+    """
+    current = entry.current
+    if current is None or current.producer_id != producer.producer_id:
+        return dict.fromkeys(partitions, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+    if current.epoch != producer.epoch or producer.epoch > LAST_EPOCH:
+        return dict.fromkeys(partitions, ErrorCode.PRODUCER_FENCED)
+    if current.state in PREPARED:
+        return dict.fromkeys(partitions, ErrorCode.CONCURRENT_TRANSACTIONS)
+    is_in = current.partitions
+    return {
+        key: ErrorCode.NONE if key in is_in else ErrorCode.INVALID_TXN_STATE for key in partitions
+    }
+
+
 def end(
     entry: TransactionEntry, producer: ProducerIdAndEpoch, commit: bool, now_ms: int
 ) -> Answer | Write:

@@ -30,12 +30,26 @@ class AddPartitionsToTxnTopicResult:
     results: list[AddPartitionsToTxnPartitionResult] = array(AddPartitionsToTxnPartitionResult)
 
 
-@message(versions=(0, 3), flexible_from=3)
+@struct
+class AddPartitionsToTxnResult:
+    """Results of one transaction."""
+
+    transactional_id: str = string()
+    topic_results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult)
+
+
+@message(versions=(0, 4), flexible_from=3)
 class AddPartitionsToTxnResponse:
     """Outcome of an AddPartitionsToTxnRequest."""
 
     throttle_time_ms: int = int32(default=0)
-    results: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult)
+    error_code: int = int16(since=4, default=0)
+    results_by_transaction: list[AddPartitionsToTxnResult] = array(
+        AddPartitionsToTxnResult, since=4, default_factory=list
+    )
+    results: list[AddPartitionsToTxnTopicResult] = array(
+        AddPartitionsToTxnTopicResult, until=3, default_factory=list
+    )
 
 
 @struct
@@ -46,14 +60,35 @@ class AddPartitionsToTxnTopic:
     partitions: list[int] = array(Kind.INT32)
 
 
-@message(versions=(0, 3), flexible_from=3)
-class AddPartitionsToTxnRequest(Request[AddPartitionsToTxnResponse]):
-    """Tell the coordinator where the producer is going to write in its transaction."""
+@struct
+class AddPartitionsToTxnTransaction:
+    """Partitions of one transaction; with `verify_only` the coordinator adds none, and answers
+    whether they are in the ongoing transaction.
+    """
 
     transactional_id: str = string()
     producer_id: int = int64()
     producer_epoch: int = int16()
+    verify_only: bool = boolean(default=False)
     topics: list[AddPartitionsToTxnTopic] = array(AddPartitionsToTxnTopic)
+
+
+@message(versions=(0, 4), flexible_from=3)
+class AddPartitionsToTxnRequest(Request[AddPartitionsToTxnResponse]):
+    """Tell the coordinator where the producer is going to write in its transaction.
+
+    Clients send versions up to 3, brokers version 4, which has many transactions (KIP-890).
+    """
+
+    transactions: list[AddPartitionsToTxnTransaction] = array(
+        AddPartitionsToTxnTransaction, since=4, default_factory=list
+    )
+    transactional_id: str = string(until=3, default="")
+    producer_id: int = int64(until=3, default=-1)
+    producer_epoch: int = int16(until=3, default=-1)
+    topics: list[AddPartitionsToTxnTopic] = array(
+        AddPartitionsToTxnTopic, until=3, default_factory=list
+    )
 
 
 @message(versions=(0, 3), flexible_from=3)
