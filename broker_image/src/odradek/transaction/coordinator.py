@@ -104,9 +104,8 @@ class TransactionCoordinator:
             clock_ms,
             quarantines,
         )
-        self._markers = MarkerSender(
-            leaders, connect, config.request_timeout_ms, self._shards.spawn
-        )
+        self.spawn = self._shards.spawn
+        self._markers = MarkerSender(leaders, connect, config.request_timeout_ms, self.spawn)
         self._timers = TransactionTimers(self._shards, self._write, now_ms)
 
     # --- requests -----------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """Sends the markers of ended transactions to the leaders of their partitions (KIP-98).
 
-Each broker has a channel. What is to be sent to it while a few requests are under way goes out
-together, in the next one. A marker is sent again until its partition has it or is deleted: what
-coordinated the transaction may be forgotten only then.
+A marker is sent again until its partition has it or is deleted: what coordinated the transaction
+may be forgotten only then.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from kazoo.exceptions import KazooException
@@ -25,6 +24,7 @@ from odradek.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from odradek.replica.metadata import MetadataCache
+from odradek.transaction.channels import BrokerChannels, Spawn
 from odradek.transaction.transaction import by_topic
 from odradek.values import NO_LEADER, TopicPartition
 from odradek.zk import znodes
@@ -33,7 +33,6 @@ from odradek.zk.session import NoNodeError, Session
 
 # The later version came with Kafka 2.8, and says nothing more.
 _VERSION: Final = 0
-_REQUESTS_AT_ONCE: Final = 5
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 1.0
 # The leader waits that long for its followers.
@@ -109,23 +108,16 @@ class ClusterLeaders:
 Answers: TypeAlias = Mapping[TopicPartition, int]
 
 
-@dataclass(slots=True)
-class _Queued:
+class _Marker(NamedTuple):
+    """One marker for partitions of one leader."""
+
     ended: EndedTransaction
     partitions: Collection[TopicPartition]
-    answers: asyncio.Future[Answers]
 
 
 class _Sent(NamedTuple):
     leader: int
     partitions: set[TopicPartition]
-
-
-@dataclass(slots=True)
-class _Channel:
-    queue: list[_Queued] = field(default_factory=list)
-    client: PeerClient | None = None
-    under_way: int = 0
 
 
 class MarkerSender:
@@ -138,14 +130,13 @@ class MarkerSender:
         leaders: Leaders,
         connect: Callable[[int], PeerClient | None],
         request_timeout_ms: int,
-        spawn: Callable[[Coroutine[object, object, None]], object],
+        spawn: Spawn,
     ) -> None:
         self._leaders = leaders
-        self._connect = connect
         self._timeout_ms = request_timeout_ms + _ANSWER_MS
-        self._spawn = spawn
-        self._closed = False
-        self._channels: dict[int, _Channel] = {}
+        self._channels: BrokerChannels[_Marker, Answers] = BrokerChannels(
+            connect, self._exchange, spawn
+        )
 
     async def send(
         self,
@@ -158,7 +149,7 @@ class MarkerSender:
         """
         missing = set(partitions)
         loop = asyncio.get_running_loop()
-        sent: dict[asyncio.Future[Answers], _Sent] = {}
+        sent: dict[asyncio.Future[Answers | None], _Sent] = {}
         pause_s, attempts = _FIRST_PAUSE_S, 0
         try:
             while is_coordinator():
@@ -181,7 +172,7 @@ class MarkerSender:
         self,
         ended: EndedTransaction,
         missing: Collection[TopicPartition],
-        sent: dict[asyncio.Future[Answers], _Sent],
+        sent: dict[asyncio.Future[Answers | None], _Sent],
     ) -> dict[TopicPartition, int]:
         """Send a marker to each partition that waits for no answer of its leader; return what
         stands for the answers of those that have none.
@@ -206,7 +197,7 @@ class MarkerSender:
         found |= dict.fromkeys(by_leader.pop(NO_LEADER, ()), ErrorCode.LEADER_NOT_AVAILABLE)
         for broker_id, led in by_leader.items():
             assert broker_id is not None
-            sent[self._enqueue(broker_id, ended, led)] = _Sent(broker_id, set(led))
+            sent[self._channels.ask(broker_id, _Marker(ended, led))] = _Sent(broker_id, set(led))
         return found
 
     async def _of_unknown(
@@ -226,76 +217,28 @@ class MarkerSender:
             for index in partitions
         }
 
-    def _enqueue(
-        self, broker_id: int, ended: EndedTransaction, partitions: Collection[TopicPartition]
-    ) -> asyncio.Future[Answers]:
-        answers: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
-        channel = self._channels.setdefault(broker_id, _Channel())
-        channel.queue.append(_Queued(ended, partitions, answers))
-        self._send_next(broker_id, channel)
-        return answers
-
-    def _send_next(self, broker_id: int, channel: _Channel) -> None:
-        """Send what is queued, unless enough requests are under way; also in this very moment
-        others may queue more.
-        """
-        if not self._closed and channel.queue and channel.under_way < _REQUESTS_AT_ONCE:
-            channel.under_way += 1
-            self._spawn(self._send_queued(broker_id, channel))
-
-    async def _send_queued(self, broker_id: int, channel: _Channel) -> None:
-        queued, channel.queue = channel.queue, []
-        queued = [one for one in queued if not one.answers.done()]  # nobody waits for those
-        try:
-            found = await self._exchange(broker_id, channel, queued)
-            for one in queued:
-                answered = found.get(one.ended.producer_id, {})
-                _settle(
-                    one,
-                    {
-                        key: answered.get(key, ErrorCode.UNKNOWN_SERVER_ERROR)
-                        for key in one.partitions
-                    },
-                )
-        except (OSError, TimeoutError) as error:
-            logger.debug("failed to send markers to broker %d: %s; retrying", broker_id, error)
-        finally:
-            for one in queued:
-                _settle(one, dict.fromkeys(one.partitions, ErrorCode.NETWORK_EXCEPTION))
-            channel.under_way -= 1
-            self._send_next(broker_id, channel)
-
     async def _exchange(
-        self, broker_id: int, channel: _Channel, queued: Collection[_Queued]
-    ) -> dict[int, dict[TopicPartition, int]]:
-        """Return the answers by producer id: it has one transaction at a time. Raises OSError."""
-        if not queued:
-            return {}
-        client = channel.client or self._connect(broker_id)
-        if client is None:
-            raise ConnectionError("its address is unknown")
-        channel.client = client
-        request = WriteTxnMarkersRequest(markers=[_message(one) for one in queued])
-        try:
-            answer = await client.call(request, _VERSION, self._timeout_ms)
-        except (OSError, TimeoutError):
-            # The next request looks the address up again. Another one may have done so meanwhile.
-            if channel.client is client:
-                channel.client = None
-            await client.close()
-            raise
-        return _codes(answer)
+        self, client: PeerClient, markers: Sequence[_Marker]
+    ) -> Sequence[Answers | None]:
+        """Have markers written by one leader. Raises OSError or TimeoutError."""
+        request = WriteTxnMarkersRequest(markers=[_message(one) for one in markers])
+        # A producer id has one transaction at a time.
+        found = _codes(await client.call(request, _VERSION, self._timeout_ms))
+        return [
+            {
+                key: found.get(one.ended.producer_id, {}).get(key, ErrorCode.UNKNOWN_SERVER_ERROR)
+                for key in one.partitions
+            }
+            for one in markers
+        ]
 
     async def close(self) -> None:
         """Send nothing more."""
-        self._closed = True
-        for channel in self._channels.values():
-            if channel.client is not None:
-                await channel.client.close()
+        await self._channels.close()
 
 
 async def _answered(
-    sent: dict[asyncio.Future[Answers], _Sent], wait_s: float
+    sent: dict[asyncio.Future[Answers | None], _Sent], wait_s: float
 ) -> dict[TopicPartition, int]:
     """Wait for all answers, but not for long; take those that came out of `sent`, and return them
     by partition.
@@ -305,7 +248,8 @@ async def _answered(
         done, _ = await asyncio.wait(sent, timeout=wait_s)
         for answers in done:
             keys = sent.pop(answers).partitions
-            found |= {key: code for key, code in answers.result().items() if key in keys}
+            codes = answers.result() or {}
+            found |= {key: codes.get(key, ErrorCode.NETWORK_EXCEPTION) for key in keys}
     return found
 
 
@@ -337,13 +281,8 @@ def _log_missing(
     )
 
 
-def _settle(queued: _Queued, answers: Answers) -> None:
-    if not queued.answers.done():
-        queued.answers.set_result(answers)
-
-
-def _message(queued: _Queued) -> WritableTxnMarker:
-    ended = queued.ended
+def _message(marker: _Marker) -> WritableTxnMarker:
+    ended = marker.ended
     return WritableTxnMarker(
         producer_id=ended.producer_id,
         producer_epoch=ended.producer_epoch,
@@ -351,7 +290,7 @@ def _message(queued: _Queued) -> WritableTxnMarker:
         coordinator_epoch=ended.coordinator_epoch,
         topics=[
             WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
-            for topic, indexes in by_topic(queued.partitions).items()
+            for topic, indexes in by_topic(marker.partitions).items()
         ],
     )
 
