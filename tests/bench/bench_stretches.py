@@ -479,6 +479,7 @@ async def main() -> None:
                 producer_ids=ProducerIdManager(replicas.session, 1),  # type: ignore[arg-type]
                 groups=groups,
                 transactions=None,  # type: ignore[arg-type]
+                verifier=None,  # type: ignore[arg-type]
                 metrics=BrokerMetrics(),
                 random=Random(1),
             )

@@ -10,7 +10,7 @@ from odradek.dynamic_config import LayeredConfig
 from odradek.properties import ConfigError
 
 # AllDynamicConfigs of Kafka 2.8, and the quotas of DynamicConfig.Broker; without listeners,
-# security settings and metric.reporters.
+# security settings and metric.reporters. The last one came with Kafka 3.6.
 KAFKAS = """
     log.cleaner.threads log.cleaner.dedupe.buffer.size log.cleaner.io.buffer.load.factor
     log.cleaner.io.buffer.size message.max.bytes log.cleaner.io.max.bytes.per.second
@@ -28,6 +28,7 @@ KAFKAS = """
     max.connection.creation.rate
     leader.replication.throttled.rate follower.replication.throttled.rate
     replica.alter.log.dirs.io.max.bytes.per.second
+    transaction.partition.verification.enable
 """
 
 

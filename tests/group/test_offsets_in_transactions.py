@@ -568,7 +568,7 @@ async def test_too_much_metadata_is_refused_by_partition(coordinating: Coordinat
     large = next(iter(coordinating.offsets({1: 2}).values()))
     commits[TopicPartition("t", 1)] = type(large)(2, "x" * 11, 0)
     answer = await coordinating.coordinator.commits.commit_in_transaction(
-        "g", NOBODY, (PRODUCER, 0), commits
+        "g", NOBODY, (PRODUCER, 0), commits, coordinating.verify
     )
     too_large = ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert answer == codes(0) | codes(1, code=too_large)

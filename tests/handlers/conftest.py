@@ -21,6 +21,7 @@ from odradek.zk.producer_ids import ProducerIdManager
 from tests.handlers.large_requests import COMMITS, GROUP, collector_on, context, update
 from tests.support.one_partition import OnePartition
 from tests.support.replicas import Replicas
+from tests.support.verifiers import TrustingVerifier
 
 
 @pytest.fixture
@@ -56,6 +57,7 @@ def broker(replicas: Replicas) -> Broker:
         producer_ids=ProducerIdManager(replicas.session, 1),  # type: ignore[arg-type]
         groups=SimpleNamespace(forget_partitions=lambda deleted: None),  # type: ignore[arg-type]
         transactions=SimpleNamespace(),  # type: ignore[arg-type]
+        verifier=TrustingVerifier(),  # type: ignore[arg-type]
         metrics=BrokerMetrics(),
         random=Random(1),
     )

@@ -273,6 +273,7 @@ class Broker:
             controller=self.controller,
             groups=None,  # type: ignore[arg-type]
             transactions=self.transactions,
+            verifier=None,  # type: ignore[arg-type]
             registration=registration,
             producer_ids=producer_ids,
             metrics=SimpleNamespace(  # type: ignore[arg-type]

@@ -18,11 +18,13 @@ from odradek.log.records import records
 from odradek.log.records.batch import Origin
 from odradek.log.records.records import BatchOptions
 from odradek.protocol.errors import ErrorCode
-from odradek.replica.appends import AppendOutcome
+from odradek.replica.appends import AppendOutcome, Unverified
 from odradek.replica.partition import Partition
+from odradek.replica.verified_appends import Verify
 from odradek.values import OFFSETS_TOPIC, TopicPartition
 from tests.support.one_partition import OnePartition
 from tests.support.replicas import Replicas
+from tests.support.verifiers import trust
 
 KEY = TopicPartition(OFFSETS_TOPIC, 0)
 NOBODY = ("", None, -1)
@@ -56,6 +58,8 @@ class HeldOutcomes:
         origin: Origin,
     ) -> list[AppendOutcome]:
         outcomes = await self.replicas.manager.append(entries, acks, timeout_ms, origin)
+        if any(isinstance(outcome, Unverified) for outcome in outcomes):
+            return outcomes  # nothing was appended yet
         if self.failure is not ErrorCode.NONE:
             for outcome in outcomes:
                 outcome.error = self.failure
@@ -84,6 +88,7 @@ class Coordinating:
         self.appends = HeldOutcomes(replicas)
         self.clock = Clock()
         self.epoch = 0
+        self.verify: Verify = trust
         self.coordinator = self._coordinator()
 
     def _coordinator(self) -> GroupCoordinator:
@@ -137,7 +142,7 @@ class Coordinating:
     ) -> Coroutine[Any, Any, Errors]:
         """Commit in a producer's transaction."""
         return self.coordinator.commits.commit_in_transaction(
-            group, member, (producer_id, epoch), self.offsets(values)
+            group, member, (producer_id, epoch), self.offsets(values), self.verify
         )
 
     async def append_marker(self, producer_id: int, *, commit: bool, epoch: int = 0) -> int:

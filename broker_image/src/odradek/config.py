@@ -328,6 +328,9 @@ class BrokerConfig:
         3_600_000,
         integer(1, INT_MAX),
     )
+    transaction_partition_verification_enable: bool = key(
+        "transaction.partition.verification.enable", True, boolean
+    )
     transaction_state_log_num_partitions: int = key(
         "transaction.state.log.num.partitions", 50, integer(1, INT_MAX)
     )

@@ -2,8 +2,9 @@
 
 A config is looked up in `/config/brokers/N`, then in `/config/brokers/<default>` (every broker),
 then in the broker's file. Dynamic are, as in Kafka, the defaults of topic configs except for the
-message format, the sizes of thread pools, the log cleaner, the limits of connections, and
-replication quotas. Kafka's dynamic listeners and security settings are refused.
+message format, the sizes of thread pools, the log cleaner, the limits of connections, whether
+transactions are verified, and replication quotas. Kafka's dynamic listeners and security settings
+are refused.
 
 Who uses a setting looks it up, or is told of the change (`TopicConfigs.on_broker_change`).
 """
@@ -45,6 +46,8 @@ _RECONFIGURABLE = {
     "max.connections.per.ip",
     PER_IP_OVERRIDES,
     "max.connection.creation.rate",
+    # Kafka 3.6's DynamicProducerStateManagerConfig.
+    "transaction.partition.verification.enable",
 }
 # Kafka takes 0 from a file only.
 _AT_LEAST_1 = {

@@ -71,6 +71,7 @@ from odradek.security.credentials import ScramCredentials
 from odradek.security.listeners import BrokerSecurity
 from odradek.transaction.coordinator import TransactionCoordinator
 from odradek.transaction.markers import ClusterLeaders
+from odradek.transaction.verifier import TransactionVerifier
 from odradek.values import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerId
 from odradek.zk import admin, registration, znodes
 from odradek.zk.producer_ids import ProducerIdManager
@@ -455,15 +456,23 @@ class Server:
             quarantines=self._quarantines,
         )
         producer_ids = ProducerIdManager(self._session, config.broker_id)
+        leaders = ClusterLeaders(self._metadata, session)
         self._transactions = TransactionCoordinator(
             config,
             self._replicas,
             PartitionCount(session, TRANSACTIONS_TOPIC),
             producer_ids,
-            ClusterLeaders(self._metadata, session),
+            leaders,
             partial(self._connect, purpose="transactions", reuse_frames=False),
             self._replicas.leadership_confirmed,
             self._quarantines,
+        )
+        self._verifier = TransactionVerifier(
+            config.broker_id,
+            self._transactions,
+            leaders,
+            partial(self._connect, purpose="verification", reuse_frames=False),
+            self._transactions.spawn,
         )
         quotas = self._quotas
         broker = Broker(
@@ -476,6 +485,7 @@ class Server:
             groups=self._groups,
             registration=self._registration,
             transactions=self._transactions,
+            verifier=self._verifier,
             producer_ids=producer_ids,
             metrics=self._metrics,
             random=Random(),  # noqa: S311 (spreads replicas, no secrets)
@@ -696,6 +706,7 @@ class Server:
             except TimeoutError:
                 logger.warning("failed to move all leaderships in time; stopping")
         self._groups.close()
+        await self._verifier.close()
         await self._transactions.close()
         self._replicas.close()
         self._metadata.close()

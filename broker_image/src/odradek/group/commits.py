@@ -29,10 +29,13 @@ from odradek.log.records.batch import Origin
 from odradek.log.records.records import BatchOptions
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
+from odradek.replica.appends import Unverified
+from odradek.replica.verified_appends import Verify, verified
 from odradek.values import OFFSETS_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
+    from odradek.replica.appends import AppendOutcome
     from odradek.replica.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -100,12 +103,15 @@ class Commits:
         return await self._append_batch(shard, records.make(pairs, self._now_ms()))
 
     async def _append_batch(self, shard: Shard, data: bytes) -> tuple[ErrorCode, int]:
+        outcome = await self._appended(shard, data)
+        return _APPEND_ERRORS.get(outcome.error, outcome.error), outcome.base_offset
+
+    async def _appended(self, shard: Shard, data: bytes) -> AppendOutcome:
         key = TopicPartition(OFFSETS_TOPIC, shard.partition)
-        outcomes = await self._replicas.append(
+        [outcome] = await self._replicas.append(
             [(key, data)], -1, COMMIT_TIMEOUT_MS, Origin.COORDINATOR
         )
-        error = outcomes[0].error
-        return _APPEND_ERRORS.get(error, error), outcomes[0].base_offset
+        return outcome
 
     async def store_group(self, group: Group, record: tuple[bytes, bytes | None]) -> ErrorCode:
         """Write a group's membership, encoded by `offsets.encode_group`."""
@@ -134,13 +140,15 @@ class Commits:
         member: tuple[str, str | None, int],
         producer: tuple[int, int],
         commits: Mapping[TopicPartition, CommittedOffset],
+        verify: Verify,
     ) -> dict[TopicPartition, ErrorCode]:
         """Handle TxnOffsetCommit: return errors by partition.
 
         The commits count once a marker commits the transaction of `producer` (id, epoch). `member`
-        is (member id, instance id, generation); "", None and -1 name none (KIP-447).
+        is (member id, instance id, generation); "", None and -1 name none (KIP-447). `verify` asks
+        the coordinator of the transaction (KIP-890).
         """
-        return await self._commit(group_id, member, producer, commits)
+        return await self._commit(group_id, member, (*producer, verify), commits)
 
     async def complete_transaction(
         self, partition: int, producer_id: int, position: int, *, commits: bool
@@ -156,7 +164,7 @@ class Commits:
         self,
         group_id: str,
         member: tuple[str, str | None, int],
-        producer: tuple[int, int] | None,
+        producer: tuple[int, int, Verify] | None,
         commits: Mapping[TopicPartition, CommittedOffset],
     ) -> dict[TopicPartition, ErrorCode]:
         good, pairs = await slices.run(self._encoded_in_slices(group_id, commits))
@@ -229,7 +237,7 @@ class Commits:
         self,
         group_id: str,
         member: tuple[str, str | None, int],
-        producer: tuple[int, int],
+        producer: tuple[int, int, Verify],
         good: Mapping[TopicPartition, CommittedOffset],
         pairs: Sequence[tuple[bytes, bytes | None]],
     ) -> ErrorCode:
@@ -237,7 +245,7 @@ class Commits:
 
         Raises KafkaError for a group, member or producer that may not commit.
         """
-        producer_id, epoch = producer
+        producer_id, epoch, verify = producer
         # Kafka takes what names no producer for a plain commit. It would never be ended here.
         if producer_id < 0:
             raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -246,30 +254,44 @@ class Commits:
         options = BatchOptions(producer_id=producer_id, producer_epoch=epoch, transactional=True)
         is_large = len(pairs) > slices.STEPS_PER_SLICE
         data = await self._made_in_thread(pairs, options) if is_large else b""
-        # Nothing else runs between the check of the member and the append.
+        while True:
+            # Nothing else runs between the check of the member and the append.
+            shard = self._shard_for_transaction(group_id, member)
+            if not good:
+                return ErrorCode.NONE
+            self._group_of(shard, group_id)
+            self._note_for_deletions(group_id, good)
+            with shard.in_flight.commit_in_transaction(producer_id, group_id, good):
+                outcome = await self._appended(
+                    shard, data or records.make(pairs, self._now_ms(), options)
+                )
+                # Replicas may not have acknowledged it. But it is in the log, and a marker may
+                # follow.
+                if outcome.base_offset >= 0:
+                    try:
+                        await shard.take_pending(producer_id, group_id, good, outcome.base_offset)
+                    finally:
+                        self._note_stored(shard, group_id, len(good))
+            error = outcome.error
+            if isinstance(outcome, Unverified):
+                error = await verified(outcome, verify)
+                if error is ErrorCode.NONE:
+                    continue  # the member may have been fenced meanwhile
+            return _APPEND_ERRORS.get(error, error)
+
+    def _shard_for_transaction(self, group_id: str, member: tuple[str, str | None, int]) -> Shard:
+        """Return the shard of a group whose member commits in a transaction. Raises KafkaError."""
         shard = self._shards.of_named(group_id)
         group = shard.groups.get(group_id)
         if group is None:
             self._shards.check_room(group_id)
             group = self._new_group(group_id)
         error = group.transaction_error(*member)
-        if error is not ErrorCode.NONE or not good:
-            return error
+        if error is not ErrorCode.NONE:
+            raise KafkaError(error)
         if shard.source.log.config.message_magic < 2:
             raise KafkaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
-        self._group_of(shard, group_id)
-        self._note_for_deletions(group_id, good)
-        with shard.in_flight.commit_in_transaction(producer_id, group_id, good):
-            error, position = await self._append_batch(
-                shard, data or records.make(pairs, self._now_ms(), options)
-            )
-            # Replicas may not have acknowledged it. But it is in the log, and a marker may follow.
-            if position >= 0:
-                try:
-                    await shard.take_pending(producer_id, group_id, good, position)
-                finally:
-                    self._note_stored(shard, group_id, len(good))
-        return error
+        return shard
 
     async def _made_in_thread(
         self, pairs: Sequence[tuple[bytes, bytes | None]], options: BatchOptions

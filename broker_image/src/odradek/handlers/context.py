@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from odradek.replica.metadata import MetadataCache
     from odradek.security.authorizer import Authorizer
     from odradek.transaction.coordinator import TransactionCoordinator
+    from odradek.transaction.verifier import TransactionVerifier
     from odradek.zk.producer_ids import ProducerIdManager
     from odradek.zk.session import Session
 
@@ -80,6 +81,7 @@ class Broker:
     controller: Controller
     groups: GroupCoordinator
     transactions: TransactionCoordinator
+    verifier: TransactionVerifier
     registration: CurrentRegistration
     producer_ids: ProducerIdManager
     metrics: BrokerMetrics

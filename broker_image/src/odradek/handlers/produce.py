@@ -6,7 +6,7 @@ Versions before 3 carry the message formats before 0.11, which are first convert
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Generator, Iterable, Mapping, Sequence
 from functools import partial
 
 from odradek import slices
@@ -15,7 +15,7 @@ from odradek.handlers.authorization import allowed
 from odradek.handlers.context import Broker, RequestContext
 from odradek.log.partition import conversion
 from odradek.log.records import batch, compression
-from odradek.log.records.batch import CLIENT, TRANSACTIONAL_CLIENT, Origin
+from odradek.log.records.batch import CLIENT, TRANSACTIONAL_CLIENT
 from odradek.net.frame import ProtocolViolation
 from odradek.net.owed_answers import Later
 from odradek.protocol.errors import NO_ERROR, ErrorCode, KafkaError
@@ -84,9 +84,7 @@ async def produce(
         outcomes = [AppendOutcome(key, refusal) for key in entries]
     else:
         if unrestricted:
-            appended = await broker.replicas.begin_append(
-                entries.items(), request.acks, request.timeout_ms, _origin(request)
-            )
+            appended = await _begin(broker, request, entries.items())
             outcomes = appended.outcomes
         else:
             outcomes, appended = await _append_where_allowed(
@@ -172,9 +170,7 @@ async def _append_where_allowed(
     if context.version < FIRST_WITH_INVALID_RECORD:
         outcomes, appended = await _append_for_old_client(broker, request, context.version, entries)
     else:
-        appended = await broker.replicas.begin_append(
-            entries, request.acks, request.timeout_ms, _origin(request)
-        )
+        appended = await _begin(broker, request, entries)
         outcomes = appended.outcomes
     return (_in_order(refused, outcomes) if refused else outcomes), appended
 
@@ -215,9 +211,7 @@ async def _append_for_old_client(
             sound.append((key, await _as_batch(broker, key, records, version)))
         except KafkaError as refusal:
             refused[number] = AppendOutcome(key, refusal.code)
-    appended = await broker.replicas.begin_append(
-        sound, request.acks, request.timeout_ms, _origin(request)
-    )
+    appended = await _begin(broker, request, sound)
     outcomes = _in_order(refused, appended.outcomes)
     for outcome in outcomes:
         if outcome.error is ErrorCode.INVALID_RECORD:
@@ -252,8 +246,19 @@ def _refusal(request: ProduceRequest) -> ErrorCode:
     return NO_ERROR
 
 
-def _origin(request: ProduceRequest) -> Origin:
-    return CLIENT if request.transactional_id is None else TRANSACTIONAL_CLIENT
+def _begin(
+    broker: Broker, request: ProduceRequest, entries: Iterable[tuple[TopicPartition, Buffer]]
+) -> Awaitable[Appended]:
+    """Begin to append. Until the coordinator has said that a transaction is ongoing, the next
+    requests on the connection wait: they stay in order.
+    """
+    acks, timeout_ms, transactional_id = request.acks, request.timeout_ms, request.transactional_id
+    if transactional_id is None:
+        return broker.replicas.begin_append(entries, acks, timeout_ms, CLIENT)
+    verify = partial(broker.verifier.verify, transactional_id)
+    return broker.replicas.begin_verified_append(
+        entries, acks, timeout_ms, TRANSACTIONAL_CLIENT, verify
+    )
 
 
 def _response(outcomes: Sequence[AppendOutcome]) -> ProduceResponse:

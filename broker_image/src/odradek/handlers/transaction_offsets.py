@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from odradek import slices
 from odradek.clock import wall_ms
 from odradek.group.offsets import CommittedOffset
@@ -36,9 +38,10 @@ async def txn_offset_commit(
     if commits:
         member = (request.member_id, request.group_instance_id, request.generation_id)
         producer = (request.producer_id, request.producer_epoch)
+        verify = partial(broker.verifier.verify, request.transactional_id)
         errors.update(
             await broker.groups.commits.commit_in_transaction(
-                request.group_id, member, producer, commits
+                request.group_id, member, producer, commits, verify
             )
         )
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

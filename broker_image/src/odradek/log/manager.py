@@ -98,6 +98,7 @@ class LogManager:
             environment or LogEnvironment(),
             producer_expiry_ms=config.transactional_id_expiration_ms,
             most_producers=config.partition_max_producer_ids,
+            verifies_transactions=lambda: self.config.transaction_partition_verification_enable,
             on_failure=lambda log, error: self._home_of(log).fail(error),
             on_truncate=lambda log: self._home_of(log).note_truncated(log),
             on_start_raised=lambda log: self.on_start_raised(

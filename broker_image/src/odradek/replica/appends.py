@@ -5,6 +5,8 @@ have `min.insync.replicas` members before the append (else error 19, and nothing
 after it (else error 20). A broker whose leadership is not confirmed acknowledges only what another
 replica confirms: a follower that fetches from us takes us for the leader, but an in-sync set of
 this broker alone may be out of date.
+
+The first batch of a transaction is `Unverified`: see `verified_appends`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from odradek.log.partition.verification import Verification, VerificationNeededError
 from odradek.log.records.contents import RecordError, RecordsRefusedError
 from odradek.properties import LONG_MAX
 from odradek.protocol.errors import NO_ERROR, ErrorCode, KafkaError
@@ -53,6 +56,16 @@ class AppendOutcome:
     record_errors: Sequence[RecordError] = ()
 
 
+@dataclass(slots=True)
+class Unverified(AppendOutcome):
+    """Nothing was appended: the coordinator of the transaction is to be asked before. The error is
+    for a client that is not to wait for that: it sends the batch again.
+    """
+
+    batch: Buffer | Prepared = b""
+    verification: Verification | None = None
+
+
 class _Unacknowledged(NamedTuple):
     outcome: AppendOutcome
     partition: Partition
@@ -87,6 +100,11 @@ class Appended:
         self._waiting = waiting
         self._acknowledgements = acknowledgements
         self._until_s = _loop_time_s() + timeout_ms / 1000 if waiting else 0.0
+
+    def add(self, others: Appended) -> None:
+        """Wait for others, too, whose outcomes this one has."""
+        self._waiting = [*self._waiting, *others._waiting]
+        self._until_s = max(self._until_s, others._until_s)
 
     @property
     def is_settled(self) -> bool:
@@ -183,7 +201,7 @@ class Appender:
 
     async def begin(
         self,
-        entries: Iterable[tuple[TopicPartition, Buffer]],
+        entries: Iterable[tuple[TopicPartition, Buffer | Prepared]],
         acks: int,
         timeout_ms: int,
         origin: Origin,
@@ -201,6 +219,7 @@ class Appender:
             for key, records in entries:
                 appended = self._append_one(key, records, acks, origin)
                 if appended is None:
+                    assert not isinstance(records, tuple)
                     appended = await self._append_inspected(key, records, acks, origin)
                 outcome, partition = appended
                 outcomes.append(outcome)
@@ -276,6 +295,10 @@ class Appender:
                 appended = log.append_as_leader(batch, partition.leader_epoch, origin=origin)
             else:
                 appended = log.append_at_once(batch, partition.leader_epoch, origin)
+        except VerificationNeededError as needed:
+            unverified = Unverified(key, ErrorCode.NOT_ENOUGH_REPLICAS)
+            unverified.batch, unverified.verification = batch, needed.verification
+            return unverified, None
         except KafkaError as refusal:
             out_of_order = refusal.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             if out_of_order and not self._end_offset_confirmed(partition):

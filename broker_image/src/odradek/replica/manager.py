@@ -37,6 +37,7 @@ from odradek.replica.registrations import FollowerRegistrations
 from odradek.replica.role_changes import RoleChanges
 from odradek.replica.stray_replicas import StrayReplicas
 from odradek.replica.topic_identities import TopicIdentities
+from odradek.replica.verified_appends import VerifyingAppender
 from odradek.values import TopicPartition
 from odradek.zk import admin
 
@@ -138,6 +139,7 @@ class ReplicaManager:
         # The data path: callers reach the parts without another coroutine in between.
         self.append = appender.append
         self.begin_append = appender.begin
+        self.begin_verified_append = VerifyingAppender(appender).begin
         self.fetch = self._reader.fetch
         self.fetch_session = self._reader.fetch_session
         self.settle_fetch = self._reader.settle_fetch

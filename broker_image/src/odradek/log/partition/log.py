@@ -64,6 +64,7 @@ class LogEnvironment:
     chance: random.Random = field(default_factory=random.Random)
     producer_expiry_ms: int = 7 * 24 * 3_600_000
     most_producers: int = MOST_PRODUCERS
+    verifies_transactions: Callable[[], bool] = lambda: False
     on_failure: Callable[["Log", OSError], None] = lambda log, error: None
     on_truncate: Callable[["Log"], None] = lambda log: None
     # Called in any thread, with locks of the log held.
@@ -128,7 +129,11 @@ class Log:
         self.start = StartOffset(self.segments)
         self.reader = LogReader(self.segments, self.failures)
         self.epochs = EpochCache(directory)
-        self.producers = ProducerStates(environment.producer_expiry_ms, environment.most_producers)
+        self.producers = ProducerStates(
+            environment.producer_expiry_ms,
+            environment.most_producers,
+            environment.verifies_transactions,
+        )
         self._producers_forgotten = 0
         self._high_watermark = 0
         self._last_roll_by_time = -retention.ROLL_BY_TIME_INTERVAL_S
@@ -259,7 +264,7 @@ class Log:
         """Check one batch, unless `prepare` has, give it the next offsets and write it.
 
         Raises KafkaError with the code of the rule that was broken, KAFKA_STORAGE_ERROR when the
-        disk failed.
+        disk failed, and VerificationNeededError as `ProducerStates.check`.
         """
         prepared = data if isinstance(data, tuple) else self.prepare(data, origin)
         return self._append_prepared(prepared, leader_epoch, origin, self.environment.now_ms())
@@ -310,7 +315,7 @@ class Log:
         if self.producers.end_offset != base:
             self.reload_producers()  # an append broke off behind its write
         if by_producer:
-            repeat = self.producers.check(header, origin)
+            repeat = self.producers.check(header, origin, leader_epoch)
             if header.attributes & batch.CONTROL:
                 self.producers.check_marker(header, contents.marker_of(header, data))
             if repeat is not None:

@@ -20,13 +20,14 @@ Snapshot, version 1, big-endian:
 import heapq
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from odradek.log.partition.transactions import Transactions
+from odradek.log.partition.verification import Verifications
 from odradek.log.records.batch import (
     CLIENT,
     CONTROL,
@@ -149,9 +150,16 @@ class ProducerStates:
         "forgotten",
         "snapshot_offset",
         "transactions",
+        "verifications",
+        "verifies",
     )
 
-    def __init__(self, expiry_ms: int, most: int = MOST_PRODUCERS) -> None:
+    def __init__(
+        self,
+        expiry_ms: int,
+        most: int = MOST_PRODUCERS,
+        verifies: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._producers: dict[int, Producer] = {}
         self._most = most
         # True when a producer that wrote here may be unknown: expired, one of too many, or its
@@ -165,6 +173,9 @@ class ProducerStates:
         self.end_offset = 0
         self.snapshot_offset = -1
         self.transactions = Transactions()
+        # Whether the coordinator is asked before a transaction begins here.
+        self.verifies = verifies
+        self.verifications = Verifications(most)
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -196,15 +207,17 @@ class ProducerStates:
         producer = self._producers.get(self.transactions.first_producer)
         return -1 if producer is None else producer.timestamp
 
-    def check(self, header: Header, origin: Origin) -> Written | None:
+    def check(self, header: Header, origin: Origin, leader_epoch: int = -1) -> Written | None:
         """Check a batch before it is written; return the earlier batch if it is a duplicate, None
         if it is new.
 
-        Raises KafkaError INVALID_PRODUCER_EPOCH for an old epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for
-        a gap, and INVALID_TXN_STATE for a plain batch inside the producer's transaction. An unknown
-        producer may start at any sequence (2.5 and later) if the log may have forgotten it. If it
-        surely never wrote here, its first batches were refused, and a batch that overtook them must
-        not be taken: its acknowledgement would count for them too.
+        Raises VerificationNeededError for the first batch of a transaction, if `verifies` and the
+        coordinator was not asked in this leader epoch. Raises KafkaError INVALID_PRODUCER_EPOCH for
+        an old epoch, OUT_OF_ORDER_SEQUENCE_NUMBER for a gap, and INVALID_TXN_STATE for a plain
+        batch inside the producer's transaction. An unknown producer may start at any sequence (2.5
+        and later) if the log may have forgotten it. If it surely never wrote here, its first
+        batches were refused, and a batch that overtook them must not be taken: its acknowledgement
+        would count for them too.
         """
         (
             _, _, _, _, _, attributes, offset_delta, _, _, producer_id, epoch, base_sequence, _,
@@ -221,6 +234,8 @@ class ProducerStates:
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"producer {producer_id} begins with sequence {base_sequence}",
                 )
+            if attributes & TRANSACTIONAL and not attributes & CONTROL and self.verifies():
+                self.verifications.require(header, leader_epoch, is_first=from_client)
             return None
         if epoch < known.epoch:
             raise KafkaError(
@@ -244,7 +259,11 @@ class ProducerStates:
                         f"producer {producer_id} epoch {epoch} sent sequence {base_sequence}, "
                         f"expected {expected}",
                     )
-        if known.transaction_start >= 0 and not attributes & TRANSACTIONAL:
+        if attributes & TRANSACTIONAL:
+            if known.transaction_start < 0 and self.verifies():
+                is_first = from_client and known.epoch == NO_EPOCH
+                self.verifications.require(header, leader_epoch, is_first=is_first)
+        elif known.transaction_start >= 0:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has an open transaction"
             )
@@ -350,6 +369,7 @@ class ProducerStates:
             producer.epoch = epoch
         producer.timestamp = timestamp
         if attributes & CONTROL:
+            self.verifications.end(producer_id)
             if producer.transaction_start >= 0:
                 self.transactions.end(producer_id, last_offset)
                 producer.transaction_start = -1
@@ -365,6 +385,7 @@ class ProducerStates:
         if attributes & TRANSACTIONAL and producer.transaction_start < 0:
             producer.transaction_start = last_offset - offset_delta
             self.transactions.begin(producer_id, producer.transaction_start)
+            self.verifications.begin(producer_id)
 
     def forget_deleted(self, log_start: int) -> None:
         """Forget the open transactions whose records are all below the log start offset, and whose
@@ -377,7 +398,10 @@ class ProducerStates:
                 self.transactions.drop(producer_id)
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers idle for the expiry time, unless their transaction is open."""
+        """Forget producers idle for the expiry time, unless their transaction is open, and
+        verifications that nobody waits for any more.
+        """
+        self.verifications.expire()
         expired = [
             producer_id
             for producer_id, producer in self._producers.items()
@@ -400,6 +424,7 @@ class ProducerStates:
         """Forget everything; the next batch is expected at `end_offset`."""
         self._producers.clear()
         self.transactions.restart()
+        self.verifications.clear()
         self.forgetful = end_offset > 0
         self.end_offset = end_offset
         self.snapshot_offset = -1
@@ -414,6 +439,7 @@ class ProducerStates:
         """
         self._producers = rebuilt._producers
         self.transactions = rebuilt.transactions
+        self.verifications.clear()
         self.forgetful = rebuilt.forgetful
         self.forgotten += rebuilt.forgotten
         self.end_offset = rebuilt.end_offset
