@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from odradek import slices
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinSpec
 from odradek.group.shard import Shard
+from odradek.log.partition.verification import Verification
 from odradek.log.records import batch
 from odradek.protocol.errors import ErrorCode
 from odradek.values import OFFSETS_TOPIC, TopicPartition
@@ -600,3 +601,53 @@ async def test_broker_that_does_not_coordinate_the_group_refuses(
     answer = await coordinating.commit_in_transaction(PRODUCER, {0: 2})
     assert answer == codes(0, code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     await coordinating.loaded()
+
+
+# --- verification ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ],
+)
+async def test_offset_outside_of_an_ongoing_transaction_is_not_written(
+    coordinating: Coordinating, found: ErrorCode, code: ErrorCode
+) -> None:
+    async def refuse(waiting: Mapping[TopicPartition, Verification]) -> Any:
+        return dict.fromkeys(waiting, found)
+
+    trusted, coordinating.verify = coordinating.verify, refuse
+    assert await coordinating.commit_in_transaction(PRODUCER, {0: 2}) == codes(0, code=code)
+    assert coordinating.unstable() == set()
+    coordinating.verify = trusted
+    assert await coordinating.commit_in_transaction(PRODUCER, {0: 2}) == codes(0)
+
+
+async def test_offset_that_waits_while_a_marker_comes_is_late(coordinating: Coordinating) -> None:
+    async def answer_late(waiting: Mapping[TopicPartition, Verification]) -> Any:
+        await coordinating.append_marker(PRODUCER, commit=True)
+        return dict.fromkeys(waiting, ErrorCode.NONE)
+
+    coordinating.verify = answer_late
+    late = await coordinating.commit_in_transaction(PRODUCER, {0: 2})
+    assert late == codes(0, code=ErrorCode.INVALID_TXN_STATE)
+    assert coordinating.unstable() == set()
+
+
+async def test_leadership_that_is_lost_while_the_coordinator_is_asked_commits_nothing(
+    coordinating: Coordinating,
+) -> None:
+    async def lose(waiting: Mapping[TopicPartition, Verification]) -> Any:
+        coordinating.epoch += 1
+        await coordinating.replicas.take(
+            leader=2, replicas=(1, 2), epoch=coordinating.epoch, topic=OFFSETS_TOPIC
+        )
+        return dict.fromkeys(waiting, ErrorCode.NONE)
+
+    coordinating.verify = lose
+    lost = await coordinating.commit_in_transaction(PRODUCER, {0: 2})
+    assert lost == codes(0, code=ErrorCode.NOT_COORDINATOR)
