@@ -130,27 +130,37 @@ class LateProducer:
 
     def produce(self, *, sequence: int | None = None, once: bool = False) -> int:
         """Send a record with the next sequence; return the code."""
-        options = BatchOptions(
-            producer_id=self.who["producer_id"],
-            producer_epoch=self.who["producer_epoch"],
-            base_sequence=self._sequence if sequence is None else sequence,
-            transactional=True,
-        )
-        data = records.make([(None, b"v")], time.time_ns() // 1_000_000, options)
-        request = ProduceRequest(
-            transactional_id=self.transactional_id,
-            acks=-1,
-            timeout_ms=30_000,
-            topic_data=[
-                TopicProduceData(
-                    name=TOPIC, partition_data=[PartitionProduceData(index=0, records=data)]
-                )
-            ],
-        )
+        request = self._batch(self._sequence if sequence is None else sequence)
         code = code_of(self.ask(self.leader, request, 8, once=once))
         if code == ErrorCode.NONE and sequence is None:
             self._sequence += 1
         return code
+
+    def _batch(self, sequence: int) -> ProduceRequest:
+        options = BatchOptions(
+            producer_id=self.who["producer_id"],
+            producer_epoch=self.who["producer_epoch"],
+            base_sequence=sequence,
+            transactional=True,
+        )
+        data = records.make([(None, b"v")], time.time_ns() // 1_000_000, options)
+        place = PartitionProduceData(index=0, records=data)
+        return ProduceRequest(
+            transactional_id=self.transactional_id,
+            acks=-1,
+            timeout_ms=30_000,
+            topic_data=[TopicProduceData(name=TOPIC, partition_data=[place])],
+        )
+
+    def pipeline(self, count: int) -> list[int]:
+        """Send records without a wait between the requests; return the offsets."""
+        connection = Connection(self._cluster.brokers[self.leader].port, ADMIN)
+        requests = [self._batch(self._sequence + number) for number in range(count)]
+        answers = connection.ask_together(requests, 8)
+        connection.close()
+        assert [code_of(one) for one in answers] == [ErrorCode.NONE] * count
+        self._sequence += count
+        return [one.responses[0].partition_responses[0].base_offset for one in answers]
 
     def add_offsets(self) -> None:
         request = AddOffsetsToTxnRequest(**self.who, group_id=GROUP)
@@ -230,6 +240,18 @@ def test_record_that_comes_behind_the_marker_is_refused(cluster: Cluster) -> Non
         assert producer.produce() == ErrorCode.NONE
         producer.end()
     assert len(coordinators) == 2
+
+
+def test_requests_that_come_behind_the_first_of_a_transaction_stay_in_order(
+    cluster: Cluster,
+) -> None:
+    for name in ids_of(cluster):
+        producer = LateProducer(cluster, name)
+        for _ in range(3):
+            producer.add()
+            first = producer.end_offset()
+            assert producer.pipeline(5) == [*range(first, first + 5)]
+            producer.end()
 
 
 def test_record_of_an_unknown_or_former_producer_is_refused(cluster: Cluster) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from odradek.protocol import codec, headers
-from odradek.protocol.api import APIS
+from odradek.protocol.api import APIS, Api
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import (
     acls,
@@ -62,13 +62,22 @@ class Connection:
 
     def ask(self, request: Any, version: int) -> Any:
         """Return the answer, None if the connection was closed instead."""
-        [entry] = [one for one in APIS.values() if one.request is type(request)]
-        number = next(self._numbers)
-        head = headers.encode_request_header(
-            headers.RequestHeader(entry.key, version, number, "asker")
-        )
-        frame = head + codec.encode(request, version)
-        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+        return self.ask_together([request], version)[0]
+
+    def ask_together(self, requests: Sequence[Any], version: int) -> list[Any]:
+        """Send requests of one kind at once; return the answers as `ask` does."""
+        [entry] = [one for one in APIS.values() if one.request is type(requests[0])]
+        frames = b""
+        for request in requests:
+            head = headers.encode_request_header(
+                headers.RequestHeader(entry.key, version, next(self._numbers), "asker")
+            )
+            frame = head + codec.encode(request, version)
+            frames += struct.pack(">i", len(frame)) + frame
+        self._socket.sendall(frames)
+        return [self._answer(entry, version) for _ in requests]
+
+    def _answer(self, entry: Api, version: int) -> Any:
         size = self._receive(4)
         if size is None:
             return None
