@@ -74,7 +74,7 @@ class Coordinator(Protocol):
         """Return NONE for each partition that is in the producer's ongoing transaction."""
 
 
-class _Question(NamedTuple):
+class _Asked(NamedTuple):
     transactional_id: str
     producer: ProducerIdAndEpoch
     partitions: Collection[TopicPartition]
@@ -98,7 +98,7 @@ class TransactionVerifier:
         self._leaders = leaders
         # The connections whose broker is known to understand the question.
         self._able: WeakSet[PeerClient] = WeakSet()
-        self._channels: BrokerChannels[_Question, Answers] = BrokerChannels(
+        self._channels: BrokerChannels[_Asked, Answers] = BrokerChannels(
             connect, self._exchange, spawn
         )
 
@@ -114,14 +114,14 @@ class TransactionVerifier:
             by_producer.setdefault(producer, []).append(key)
         found = await asyncio.gather(
             *(
-                self._answers(_Question(transactional_id, producer, keys))
+                self._answers(_Asked(transactional_id, producer, keys))
                 for producer, keys in by_producer.items()
             )
         )
         answered = {key: code for answers in found for key, code in answers.items()}
         return {key: _FINAL.get(answered.get(key, NOT_KNOWN), NOT_KNOWN) for key in waiting}
 
-    async def _answers(self, question: _Question) -> Answers:
+    async def _answers(self, question: _Asked) -> Answers:
         """Return what the coordinator says, nothing if it cannot be asked."""
         transactional_id, producer, partitions = question
         await self._coordinator.partition_count.learn()
@@ -137,7 +137,7 @@ class TransactionVerifier:
         return await self._channels.ask(leader, question) or {}
 
     async def _exchange(
-        self, client: PeerClient, questions: Sequence[_Question]
+        self, client: PeerClient, questions: Sequence[_Asked]
     ) -> Sequence[Answers | None]:
         """Ask one coordinator. Raises OSError or TimeoutError."""
         if client not in self._able:
@@ -186,7 +186,7 @@ async def _understands(client: PeerClient) -> bool:
 
 
 def _request(
-    producers: Mapping[str, ProducerIdAndEpoch], questions: Iterable[_Question]
+    producers: Mapping[str, ProducerIdAndEpoch], questions: Iterable[_Asked]
 ) -> AddPartitionsToTxnRequest:
     partitions: dict[str, set[TopicPartition]] = {}
     for one in questions:
