@@ -174,6 +174,12 @@ CASES: dict[str, Case] = {
         "critical",
         [[("odradek_under_min_isr_partitions", BROKER, steady(0))]],
     ),
+    "OdradekTransactionsLate": Case(
+        [("odradek_partitions_with_late_transactions", BROKER, steady(1))],
+        [CLUSTER],
+        "warning",
+        [[("odradek_partitions_with_late_transactions", BROKER, steady(0))]],
+    ),
     "OdradekPartitionsUnderReplicated": Case(
         [("odradek_under_replicated_partitions", BROKER, steady(1))],
         [CLUSTER],

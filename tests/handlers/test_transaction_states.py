@@ -1,11 +1,16 @@
-"""DescribeProducers: what replicas tell of the producers of their logs."""
+"""What replicas tell of the producers of their logs: DescribeProducers, and metrics."""
 
 from __future__ import annotations
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from odradek.clock import wall_ms
 from odradek.handlers import transaction_states
 from odradek.handlers.context import Broker
+from odradek.log.records import records
+from odradek.log.records.records import BatchOptions
+from odradek.metrics import BrokerMetrics
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.transaction_states import (
     DescribeProducersPartitionResponse,
@@ -15,7 +20,7 @@ from odradek.protocol.messages.transaction_states import (
 from tests.handlers.large_requests import context
 from tests.support.control import state, update
 from tests.support.replicas import KEY, TOPIC, Replicas
-from tests.support.transactions import end, write
+from tests.support.transactions import end, write, write_plain
 
 
 async def ask(broker: Broker, *partitions: int) -> list[DescribeProducersPartitionResponse]:
@@ -64,3 +69,43 @@ async def test_replicas_of_others_and_failed_ones_are_refused(
         (1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
         (2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
+
+
+def series(replicas: Replicas, name: str, **labels: str) -> float | None:
+    """Return the value of a metric of the partitions."""
+    broker = BrokerMetrics()
+    broker.watch({}, replicas.manager, None, None, None, {})  # type: ignore[arg-type]
+    registry = CollectorRegistry()
+    registry.register(broker)
+    return registry.get_sample_value(name, labels)
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+async def test_late_transactions_and_the_records_behind_them_are_counted_by_leaders(
+    replicas: Replicas, leader: int
+) -> None:
+    await replicas.take(leader=leader)
+    partition = replicas.manager.partitions[KEY]
+
+    def shown() -> tuple[float | None, float | None]:
+        partition.high_watermark = partition.log.log_end_offset
+        lag = series(
+            replicas,
+            "odradek_last_stable_offset_lag",
+            topic=TOPIC,
+            partition=str(KEY.partition),
+        )
+        return lag, series(replicas, "odradek_partitions_with_late_transactions")
+
+    write_plain(partition.log)
+    assert shown() == (None, 0)
+    write(partition.log, 7)
+    write_plain(partition.log)
+    late = shown()
+    assert late == ((2, 1) if leader == 1 else (None, 0))
+    end(partition.log, 7, commit=False)
+    assert shown() == (None, 0)
+    options = BatchOptions(producer_id=8, producer_epoch=0, base_sequence=0, transactional=True)
+    now = records.make([(None, b"v")], wall_ms(), options, partition.log.log_end_offset)
+    partition.log.append_as_follower(now)
+    assert shown() == ((1, 0) if leader == 1 else (None, 0))

@@ -27,6 +27,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from odradek.clock import wall_ms
 from odradek.health import Health
 from odradek.http_server import HttpAnswer, HttpRequest, HttpServer, plain
 from odradek.quarantine import Quarantines
@@ -44,6 +45,8 @@ MOST_PARTITIONS = 10_000
 MOST_GROUPS = 1000
 MOST_GROUP_OFFSETS = 10_000
 OTHER_TOPICS = "_other"
+LATE_TRANSACTION_BUFFER_MS = 5 * 60 * 1000
+"""How much longer than the longest time-out a late transaction is open, as in Kafka."""
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -255,6 +258,7 @@ class BrokerMetrics(Collector):
         yield from self._role_series()
         yield from self._disk_series()
         yield from self._partition_series()
+        yield from self._stable_offset_series()
         yield from self._group_series()
         yield from self._transaction_series()
         yield from self._quarantine_series()
@@ -540,6 +544,39 @@ class BrokerMetrics(Collector):
             end.add_metric(values, partition.log.log_end_offset)
             mark.add_metric(values, partition.high_watermark)
         yield from (size, start, end, mark)
+
+    def _stable_offset_series(self) -> Iterator[Metric]:
+        """Yield what holds up readers of committed records in the partitions that are led here."""
+        replicas = self._replicas
+        if replicas is None:
+            return
+        lag = GaugeMetricFamily(
+            "odradek_last_stable_offset_lag",
+            "Committed records behind the first undecided transaction; no series where there are "
+            "none",
+            labels=["topic", "partition"],
+        )
+        late_before_ms = (
+            wall_ms() - replicas.config.transaction_max_timeout_ms - LATE_TRANSACTION_BUFFER_MS
+        )
+        late = held_up = 0
+        for key, partition in list(replicas.partitions.items()):
+            log = partition.log
+            if not partition.is_leader or not log.producers.transactions.are_undecided:
+                continue
+            late += 0 < log.producers.oldest_transaction_ms < late_before_ms
+            high_watermark = partition.high_watermark
+            records = high_watermark - log.last_stable_offset(high_watermark)
+            if records > 0 and held_up < MOST_PARTITIONS:
+                held_up += 1
+                lag.add_metric([key.topic, str(key.partition)], records)
+        yield lag
+        yield GaugeMetricFamily(
+            "odradek_partitions_with_late_transactions",
+            "Partitions led here whose first open transaction is older than "
+            "transaction.max.timeout.ms and five minutes: it may hang",
+            value=late,
+        )
 
     def _transaction_series(self) -> Iterator[Metric]:
         """Yield metrics of the transactional ids coordinated here."""
