@@ -31,11 +31,16 @@ def write(producer: Producer, topic: str, partition: int, sequence: int = 0) -> 
     assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
 
-def begun(connection: Connection, transactional_id: str) -> Producer:
-    """Return a producer that has its id; the broker coordinates it, and leads its topics."""
+def find_coordinator(connection: Connection, transactional_id: str) -> None:
+    """Wait until the id has a coordinator."""
     request = groups.FindCoordinatorRequest(key=transactional_id, key_type=1)
     while connection.ask(request, 3).error_code:
         pass
+
+
+def begun(connection: Connection, transactional_id: str) -> Producer:
+    """Return a producer that has its id; the broker coordinates it, and leads its topics."""
+    find_coordinator(connection, transactional_id)
     producer = Producer(connection, transactional_id)
     producer.begin()
     return producer

@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.support import clients, preloaded
 from tests.support.authorization_cases import ADMIN, Connection
-from tests.support.broker import Cluster
-from tests.support.hanging_transactions import UNVERIFIED, begun, leave_hanging, write
+from tests.support.broker import Cluster, wait_until
+from tests.support.hanging_transactions import (
+    UNVERIFIED,
+    begun,
+    find_coordinator,
+    leave_hanging,
+    write,
+)
+from tests.support.transaction_edges import Producer
 
 TOPIC = "orders"
 
@@ -161,3 +170,28 @@ def test_transaction_is_aborted_by_its_producer(cluster: Cluster, connection: Co
 )
 def test_mistakes_end_with_one_line(cluster: Cluster, words: list[str], said: str) -> None:
     assert said in run(cluster, *words, status=2)
+
+
+def test_nothing_is_called_hanging_while_a_coordinator_is_away(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 2, UNVERIFIED) as cluster:
+        clients.create_topic(cluster.bootstrap, TOPIC, 2)
+        told = AdminClient(clients.settings(cluster.bootstrap)).list_topics(TOPIC, 60)
+        [led] = [one.id for one in told.topics[TOPIC].partitions.values() if one.leader == 1]
+        with closing(Connection(cluster.brokers[1].port, ADMIN)) as connection:
+            find_coordinator(connection, "made up")
+            producer = Producer(connection, "made up")
+            producer.producer_id, producer.epoch = 900_000, 0
+            write(producer, TOPIC, led)
+        [one] = document(cluster, "find-hanging")
+        assert one["producerId"] == 900_000
+        cluster.brokers[2].kill()
+
+        def is_refused() -> bool:
+            done = preloaded.run(
+                *("odradek", "transactions", "find-hanging"),
+                *("--bootstrap-server", cluster.brokers[1].address),
+                timeout=120,
+            )
+            return "__transaction_state" in done.stderr and done.returncode == 1
+
+        wait_until(is_refused, "a coordinator is away")

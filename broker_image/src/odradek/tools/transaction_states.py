@@ -29,8 +29,8 @@ from odradek.protocol.messages.transactions import (
 )
 from odradek.tools.client import ToolClient
 from odradek.tools.errors import FAILURES, NothingDoneError, refused, shown
-from odradek.tools.retries import Retries
-from odradek.values import TopicPartition
+from odradek.tools.retries import Retries, no_leader
+from odradek.values import TRANSACTIONS_TOPIC, TopicPartition
 
 # As many partitions as Kafka's tool asks for at once.
 _AT_ONCE: Final = 500
@@ -160,7 +160,17 @@ async def hanging(
         if one.producer.last_timestamp < last_batch_before_ms
     ]
     ids = {one.producer.producer_id for one in late}
-    known = await listed(brokers, producer_ids=ids) if ids else []
+    if not ids:
+        return []
+    # What a coordinator that is away knows would seem to hang.
+    away = [
+        key
+        for key, leader in brokers.leaders.items()
+        if key.topic == TRANSACTIONS_TOPIC and leader not in brokers.nodes
+    ]
+    if away:
+        raise no_leader(away)
+    known = await listed(brokers, producer_ids=ids)
     awaited: dict[int, set[TopicPartition]] = {}
     for _, one in known:
         _, state = await described(brokers, one.transactional_id)
