@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Iterable
-from functools import cache
+from functools import cache, partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +30,12 @@ from odradek.handlers import (
 )
 from odradek.handlers.context import Broker as Parts
 from odradek.handlers.context import RequestContext
+from odradek.protocol.api import APIS, ApiKey
+from odradek.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
 from odradek.protocol.messages.control import (
     LeaderAndIsrRequest,
     StopReplicaRequest,
@@ -49,6 +55,7 @@ from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
 from odradek.transaction.coordinator import TransactionCoordinator
 from odradek.transaction.markers import ClusterLeaders
+from odradek.transaction.verifier import TransactionVerifier
 from odradek.values import TRANSACTIONS_TOPIC, BrokerId
 from odradek.zk import znodes
 from odradek.zk.producer_ids import ProducerIdManager
@@ -64,7 +71,23 @@ from tests.simulator.zookeeper import Ensemble, SimulatedSession
 LAG_MS = 2000
 RESTART_S = 0.5
 STOPPING_S = (0.0, 1.0)
+
+
+async def _versions(parts: Parts, request: ApiVersionsRequest, context: RequestContext) -> Any:
+    verified = APIS[ApiKey.ADD_PARTITIONS_TO_TXN]
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(
+                api_key=verified.key,
+                min_version=verified.min_version,
+                max_version=verified.max_version,
+            )
+        ]
+    )
+
+
 HANDLERS = {
+    ApiVersionsRequest: _versions,
     ProduceRequest: produce.produce,
     FetchRequest: fetch.fetch,
     ListOffsetsRequest: offsets.list_offsets,
@@ -253,13 +276,16 @@ class Broker:
             quarantines,
         )
         producer_ids = ProducerIdManager(session, self.broker_id)
+        leaders = ClusterLeaders(self.metadata, session)
+        connect = partial(self._connect, process)
         self.transactions = TransactionCoordinator(
             self.config,
             self.replicas,
             PartitionCount(session, TRANSACTIONS_TOPIC),
             producer_ids,
-            ClusterLeaders(self.metadata, session),
-            lambda other: self._connect(process, other),  # type: ignore[arg-type,return-value]
+            leaders,
+            connect,  # type: ignore[arg-type]
+            self.replicas.leadership_confirmed,
             quarantines,
             self._world.clock_ms,
             self._world.clock_ms,
@@ -273,7 +299,13 @@ class Broker:
             controller=self.controller,
             groups=None,  # type: ignore[arg-type]
             transactions=self.transactions,
-            verifier=None,  # type: ignore[arg-type]
+            verifier=TransactionVerifier(
+                self.broker_id,
+                self.transactions,
+                leaders,
+                connect,  # type: ignore[arg-type]
+                self.transactions.spawn,
+            ),
             registration=registration,
             producer_ids=producer_ids,
             metrics=SimpleNamespace(  # type: ignore[arg-type]

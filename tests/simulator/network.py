@@ -143,7 +143,8 @@ class Client:
     def __init__(self, network: Network, source: Process, target: str) -> None:
         self._network = network
         self._source = source
-        self._target = target
+        self._target = self.host = target
+        self.port = 9092
         self._connection_id: int | None = None
 
     async def call(self, request: Any, version: int, timeout_ms: int) -> Any:

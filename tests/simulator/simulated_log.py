@@ -125,7 +125,7 @@ class SimulatedLog:
         self.recovery_point = min(stored.flushed, self.log_end_offset)
         self.epochs = _Epochs(stored.epochs, trouble)
         self._recover_epochs()
-        self.producers = ProducerStates(NEVER_MS)
+        self.producers = ProducerStates(NEVER_MS, verifies=lambda: True)
         self.aborted = _AbortedTransactions()
         self._replay()
         # Told before anything is cut, with the new end.
@@ -231,7 +231,7 @@ class SimulatedLog:
             sent = from_coordinator(data)
         else:
             (sent,) = unpack(data)
-        repeat = self.producers.check(sent.header(), origin)
+        repeat = self.producers.check(sent.header(), origin, leader_epoch)
         if sent.marker is not None:
             self.producers.check_marker(sent.header(), sent.end_of_transaction())
         if repeat is not None:

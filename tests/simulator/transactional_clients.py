@@ -45,6 +45,8 @@ STALLS = 0.03
 STOPS = 0.07
 STOPS_S = 0.02
 FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+# Those of a partition after which a producer gives up: its transaction may have timed out.
+ENDED = FENCED | {ErrorCode.INVALID_TXN_STATE}
 # The errors after which a producer asks its coordinator again, or looks for it.
 COORDINATOR_RETRIABLE = frozenset(
     {
@@ -277,7 +279,7 @@ class Instance:
                 if answer.error_code == ErrorCode.NONE:
                     checks.acknowledge(key, answer.base_offset, batch.values)
                     return
-                if answer.error_code in FENCED:
+                if answer.error_code in ENDED:
                     raise EndedError(f"{ErrorCode(answer.error_code).name} of {key}")
                 if answer.error_code not in RETRIABLE:
                     error = ErrorCode(answer.error_code).name
