@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -150,8 +151,8 @@ async def test_a_former_coordinator_gives_no_answer_from_memory(
     await on.add(producer)
     fenced = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
     for asked in (
-        lambda: on.coordinator.add_partitions(ID, producer, {T0}),
-        lambda: on.coordinator.end(ID, fenced, commits=True),
+        partial(on.coordinator.add_partitions, ID, producer, {T0}),
+        partial(on.coordinator.end, ID, fenced, commits=True),
     ):
         on.replicas.refused = [refusal]
         assert await asked() is code

@@ -184,7 +184,7 @@ class Commits:
         self,
         group_id: str,
         member: tuple[str, str | None, int],
-        producer: tuple[int, int] | None,
+        producer: tuple[int, int, Verify] | None,
         good: Mapping[TopicPartition, CommittedOffset],
         pairs: list[tuple[bytes, bytes | None]],
     ) -> tuple[ErrorCode, ErrorCode]:
