@@ -4,6 +4,7 @@ of committed records go on (KIP-890).
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from odradek.handlers.groups import TRANSACTION
 from odradek.log.records import records
 from odradek.log.records.records import BatchOptions
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.api_versions import ApiVersionsRequest
 from odradek.protocol.messages.groups import FindCoordinatorRequest
 from odradek.protocol.messages.offsets import (
     ListOffsetsPartition,
@@ -44,6 +46,9 @@ from odradek.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from odradek.values import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.support import clients
@@ -326,3 +331,37 @@ def test_verification_is_turned_off_while_brokers_run(tmp_path: Path) -> None:
         admin.incremental_alter_configs([resource])[resource].result(60)
         wait_until(lambda: producer.produce() == ErrorCode.NONE, "the record is taken")
         assert producer.stable_offset() == 0
+
+
+def test_who_hung_up_before_the_broker_read_its_request_ends_no_transaction(tmp_path: Path) -> None:
+    """It may have asked again, and the next transaction have begun, in the same epoch."""
+    with Cluster(tmp_path, settings=SETTINGS) as cluster:
+        clients.create_topic(cluster.bootstrap, TOPIC, 1)
+        producer = LateProducer(cluster, "t")
+        producer.add()
+        assert producer.produce() == ErrorCode.NONE
+        marker = WritableTxnMarker(
+            producer_id=producer.who["producer_id"],
+            producer_epoch=producer.who["producer_epoch"],
+            transaction_result=True,
+            topics=[WritableTxnMarkerTopic(name=TOPIC, partition_indexes=[0])],
+            coordinator_epoch=0,
+        )
+        late = [
+            (EndTxnRequest(**producer.who, committed=True), 3),
+            (WriteTxnMarkersRequest(markers=[marker]), 0),
+        ]
+        broker = cluster.brokers[1]
+        connections = [Connection(broker.port, ADMIN) for _ in late]
+        for connection in connections:
+            connection.ask(ApiVersionsRequest(), 0)  # it is accepted
+        broker.signal(signal.SIGSTOP)
+        for connection, (request, version) in zip(connections, late, strict=True):
+            connection.send([request], version)
+            connection.close()
+        broker.signal(signal.SIGCONT)
+        # On a connection that is accepted after the broker has read the others.
+        assert producer.produce() == ErrorCode.NONE
+        assert producer.stable_offset() == 0
+        producer.end()
+        assert producer.stable_offset() == producer.end_offset() == 3

@@ -66,6 +66,11 @@ class Connection:
 
     def ask_together(self, requests: Sequence[Any], version: int) -> list[Any]:
         """Send requests of one kind at once; return the answers as `ask` does."""
+        entry = self.send(requests, version)
+        return [self._answer(entry, version) for _ in requests]
+
+    def send(self, requests: Sequence[Any], version: int) -> Api:
+        """Send requests of one kind at once; return what they are."""
         [entry] = [one for one in APIS.values() if one.request is type(requests[0])]
         frames = b""
         for request in requests:
@@ -75,7 +80,7 @@ class Connection:
             frame = head + codec.encode(request, version)
             frames += struct.pack(">i", len(frame)) + frame
         self._socket.sendall(frames)
-        return [self._answer(entry, version) for _ in requests]
+        return entry
 
     def _answer(self, entry: Api, version: int) -> Any:
         size = self._receive(4)

@@ -31,10 +31,13 @@ from odradek.values import OFFSETS_TOPIC, TopicPartition
 async def write_txn_markers(
     broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse:
-    """Write the markers, each to the partitions of it that this broker leads."""
+    """Write the markers, each to the partitions of it that this broker leads; none once their
+    coordinator has hung up. It may have sent them again, and would end the next transaction.
+    """
     pace = _Pace()
     begun = [
-        (marker, [one async for one in _begin(broker, marker, pace)]) for marker in request.markers
+        (marker, [one async for one in _begin(broker, marker, pace, context)])
+        for marker in request.markers
     ]
     results = []
     for marker, appends in begun:
@@ -70,7 +73,9 @@ class _Pace:
             await slices.pause()
 
 
-async def _begin(broker: Broker, marker: WritableTxnMarker, pace: _Pace) -> AsyncIterator[Appended]:
+async def _begin(
+    broker: Broker, marker: WritableTxnMarker, pace: _Pace, context: RequestContext
+) -> AsyncIterator[Appended]:
     """Append a marker to all its partitions, some at a time."""
     data = contents.make_marker(
         marker.producer_id,
@@ -80,6 +85,8 @@ async def _begin(broker: Broker, marker: WritableTxnMarker, pace: _Pace) -> Asyn
     )
     await pace.step()
     for few in slices.cut_members(marker.topics, lambda topic: topic.partition_indexes):
+        if not context.is_connected():
+            return
         entries = [(TopicPartition(topic.name, index), data) for topic, index in few]
         yield await broker.replicas.begin_append(
             entries, ACKS_ALL, broker.config.request_timeout_ms, Origin.COORDINATOR

@@ -190,7 +190,11 @@ async def end_txn(
 ) -> EndTxnResponse:
     """Commit or abort the producer's transaction: the answer comes once that is decided, before all
     markers are written.
+
+    A producer that has hung up may have asked again, and must not end its next transaction so.
     """
+    if not context.is_connected():
+        return EndTxnResponse(error_code=ErrorCode.NETWORK_EXCEPTION)
     error = await broker.transactions.end(
         request.transactional_id, _producer(request), commits=request.committed
     )

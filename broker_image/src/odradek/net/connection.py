@@ -101,7 +101,7 @@ class ClientInfo:
     host: str
     port: int
     connection_id: int
-    # False once the client sends no more.
+    # False once the client sends no more, also if what it sent before was not read yet.
     is_connected: Callable[[], bool] = lambda: True
     principal: Principal = ANONYMOUS
     # True while nobody knows who the client is: it has no quota, and uses up none.
@@ -135,7 +135,7 @@ class Connection:
         self._next_request = NextRequest(self._arriving_key)
         self.peer = replace(
             peer,
-            is_connected=lambda: not self._ended,
+            is_connected=self._is_connected,
             next_request=self._next_request,
             takes_later=True,
         )
@@ -167,6 +167,10 @@ class Connection:
         self._arrival: InlineFuture[BegunWork | None] | None = None
         self._turn = 0  # what was answered since the event loop last went round, in frames
         self._last_active = self._time()
+
+    def _is_connected(self) -> bool:
+        descriptor = self._transport.fileno()
+        return not self._ended and descriptor >= 0 and not _polled(descriptor, select.POLLRDHUP)
 
     def idle_seconds(self) -> float:
         """Return the seconds without traffic; 0 while the peer waits for us."""
@@ -419,7 +423,8 @@ class Connection:
                 left = until - self._time()
                 if left <= 0:
                     break
-                if _has_failed(self._transport.fileno()):
+                # Poll tells of failures without being asked.
+                if _polled(self._transport.fileno(), 0):
                     raise ConnectionResetError("the peer is gone")
                 self._mute = self._loop.create_future()
                 timer = self._loop.call_later(min(left, MUTED_LOOK_S), self._unmute)
@@ -645,8 +650,8 @@ def _takes_memory(outgoing: Outgoing) -> bool:
     return not outgoing.has_regions or outgoing.held_bytes() > READ_AHEAD_BYTES
 
 
-def _has_failed(descriptor: int) -> bool:
-    """Return whether a socket has failed, which poll tells without being asked."""
+def _polled(descriptor: int, events: int) -> bool:
+    """Return whether one of the events is there, or the socket has failed."""
     look = select.poll()
-    look.register(descriptor, 0)
+    look.register(descriptor, events)
     return bool(look.poll(0))
