@@ -48,7 +48,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     chroot.start()
     with chroot.client() as client:
         authorization_cases.allow_administrator(client)
-    settings = {**authorization_cases.SETTINGS, "odradek.metrics.port": str(METRICS_PORT)}
+    settings = {
+        **authorization_cases.SETTINGS,
+        "odradek.metrics.port": str(METRICS_PORT),
+        # Kafka 2.8 verifies no transactions.
+        "transaction.partition.verification.enable": "false",
+    }
     running = Broker(tmp_path_factory.mktemp("authorized"), 1, chroot.connect, settings)
     running.start()
     yield running
