@@ -175,7 +175,7 @@ def test_advertised_versions_keep_produce_0_and_have_transactions(cluster: Clust
     ranges = {key.api_key: (key.min_version, key.max_version) for key in found.api_keys}
     assert ranges[ApiKey.PRODUCE] == (0, 9)
     assert ranges[ApiKey.FETCH] == (0, 12)
-    assert [ranges[key] for key in (24, 25, 26, 27)] == [(0, 3), (0, 3), (0, 3), (0, 1)]
+    assert [ranges[key] for key in (24, 25, 26, 27)] == [(0, 4), (0, 3), (0, 3), (0, 1)]
 
 
 def produced(
