@@ -242,6 +242,21 @@ async def test_another_coordinator_goes_on_with_what_was_decided(
     assert {(key, said) for key, _, said, _ in on.leader.marked} == {(T0, commits), (T1, commits)}
 
 
+async def test_what_ends_while_many_ids_are_taken_over_is_marked_once(on: Coordinating) -> None:
+    await on.write(*(replace(EMPTY, transactional_id=f"id-{number}") for number in range(4000)))
+    await on.write(ONGOING)
+    on.leader.held = asyncio.Event()
+    on.coordinator.notice_roles()
+    async with asyncio.timeout(60):
+        while await on.coordinator.end(ID, EMPTY.producer, commits=True) is not ErrorCode.NONE:
+            await asyncio.sleep(0)
+    for _ in range(100):  # until all ids have been looked at
+        await asyncio.sleep(0)
+    on.leader.held.set()
+    await on.state_is(TransactionState.COMPLETE_COMMIT)
+    assert sorted(key for key, *_ in on.leader.marked) == [T0, T1]
+
+
 async def test_requests_wait_while_markers_are_written(on: Coordinating) -> None:
     producer = await on.init()
     await on.add(producer)

@@ -330,15 +330,15 @@ class TransactionCoordinator:
             except Exception as failure:
                 self._quarantines.note(Work.TRANSACTION, shard.source.key, failure, "retrying")
             await asyncio.sleep(RETRY_S)
-        if shard.retired:
-            return
-        shard.confirmed = True
         for few in slices.cut([*shard.entries.values()]):
             for entry in few:
                 if entry.current is not None and entry.current.state in PREPARED:
                     self._shards.spawn(self._finish(shard, entry))
             if len(few) == slices.STEPS_PER_SLICE:
                 await slices.pause()
+        # Not before: what a request ends meanwhile would be finished twice, and the markers of the
+        # second time could end the next transaction.
+        shard.confirmed = True
 
     async def run(self) -> None:
         """Notice new and lost leaderships, end transactions that timed out, and forget ids that
