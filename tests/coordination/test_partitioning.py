@@ -92,6 +92,18 @@ async def test_count_is_read_again_only_after_its_watch_is_lost(
     await until(count, lambda: count() == 3)
 
 
+async def test_count_is_read_again_after_a_client_went_that_waited_for_it(session: Session) -> None:
+    await session.create(PATH, topic(3), make_parents=True)
+    count = PartitionCount(session, OFFSETS_TOPIC)
+    reading = asyncio.create_task(count.learn())
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await count.learn()
+    assert count() == 3
+
+
 def test_hash_of_a_group_needs_no_descriptor() -> None:
     program = """
 import resource

@@ -6,6 +6,7 @@ partitions that never had a leader, and a wrong number would map ids to wrong pa
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import logging
 
@@ -70,6 +71,9 @@ class PartitionCount:
                 "failed to read the number of partitions of %s: %r; retrying", self._topic, error
             )
             self._watched = False
+        except asyncio.CancelledError:
+            self._watched = False  # nobody else reads it
+            raise
 
     def _changed(self, _: WatchEvent) -> None:
         self._watched = False
