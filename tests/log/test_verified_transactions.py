@@ -5,6 +5,7 @@ answer holds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -189,4 +190,14 @@ def test_verifications_that_nobody_waits_for_are_forgotten(log: Log) -> None:
     log.expire_producers()
     assert needed(lambda: send(log, 0)) is before
     log.expire_producers()
+    assert needed(lambda: send(log, 0)) is not before
+
+
+def test_many_epochs_of_a_producer_are_forgotten(log: Log) -> None:
+    before = needed(lambda: send(log, 0))
+    for epoch in range(1, 5):
+        needed(partial(send, log, 0, epoch=epoch))
+    assert needed(lambda: send(log, 0)) is before
+    newest = needed(lambda: send(log, 0, epoch=5))
+    assert needed(lambda: send(log, 0, epoch=5)) is newest
     assert needed(lambda: send(log, 0)) is not before

@@ -20,6 +20,8 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 _HALF_OF_SEQUENCES: Final = 2**30
 _SEQUENCES: Final = 2**31
+_MOST_EPOCHS: Final = 5
+"""Epochs of one producer that are known: clients make up as many as they like."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +54,8 @@ class VerificationNeededError(Exception):
 class Verifications:
     """The verifications of one partition, by producer id and epoch.
 
-    One writer at a time. Of more than `most` producers the oldest are forgotten.
+    One writer at a time. Of more than `most` producers, and of many epochs of one, the oldest are
+    forgotten: who waits asks again.
     """
 
     __slots__ = ("_most", "_of_producer")
@@ -96,6 +99,8 @@ class Verifications:
             while len(self._of_producer) >= self._most:
                 del self._of_producer[next(iter(self._of_producer))]
             of_producer = self._of_producer[verification.producer_id] = {}
+        elif verification.epoch not in of_producer and len(of_producer) >= _MOST_EPOCHS:
+            del of_producer[next(iter(of_producer))]
         of_producer[verification.epoch] = verification
         return verification
 
