@@ -33,6 +33,7 @@ from odradek.protocol.messages.topics import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
 )
+from odradek.protocol.messages.transactions import AddPartitionsToTxnRequest
 from odradek.quotas.client_quotas import ClientQuotas
 from odradek.quotas.store import QuotaStore
 from odradek.zk.session import Session
@@ -373,6 +374,9 @@ def test_time_is_limited_by_percentage_and_at_most_a_second_is_told(broker: Brok
     assert 0 < throttle_of(broker, "busy") <= 1000
     assert 0 < ask(broker, ApiVersionsRequest(), 2, "busy").throttle_time_ms <= 1000
     assert throttle_of(broker, "other") == 0
+    for version, is_throttled in ((3, True), (4, False)):  # version 4 is for brokers
+        answer = ask(broker, AddPartitionsToTxnRequest(topics=[]), version, "busy")
+        assert (answer.throttle_time_ms > 0) is is_throttled
     assert ask(broker, MetadataRequest(topics=[]), 2, "busy").throttle_time_ms == 0, "no field"
     # Answers of SASL have none in any version.
     handshake = SaslHandshakeRequest(mechanism="PLAIN")

@@ -315,16 +315,16 @@ _BEFORE_METADATA = frozenset(
         ApiKey.API_VERSIONS,
     }
 )
-# Requests of brokers, which no quota is for. Followers' have a replica id.
-_OF_BROKERS = frozenset(
-    {
-        ApiKey.LEADER_AND_ISR,
-        ApiKey.STOP_REPLICA,
-        ApiKey.UPDATE_METADATA,
-        ApiKey.CONTROLLED_SHUTDOWN,
-        ApiKey.WRITE_TXN_MARKERS,
-    }
-)
+# Requests of brokers, which no quota is for, and their first version. Followers' have a replica id.
+_OF_BROKERS: Mapping[int, int] = {
+    ApiKey.LEADER_AND_ISR: 0,
+    ApiKey.STOP_REPLICA: 0,
+    ApiKey.UPDATE_METADATA: 0,
+    ApiKey.CONTROLLED_SHUTDOWN: 0,
+    ApiKey.WRITE_TXN_MARKERS: 0,
+    # Producers wait for the answers.
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.FIRST_OF_BROKERS,
+}
 # The version from which on an answer has about as many elements as its request.
 _AS_LARGE_AS_REQUEST: Mapping[int, int] = {
     ApiKey.PRODUCE: 0,
@@ -473,8 +473,8 @@ class Dispatcher:
         meter: CpuMeter,
     ) -> RequestQuota | None:
         """Return the quota of a request, None if it is a broker's."""
-        claims = header.api_key in _OF_BROKERS or getattr(request, "replica_id", -1) >= 0
-        if claims and self._is_broker(peer):
+        of_brokers = header.api_version >= _OF_BROKERS.get(header.api_key, _NEVER)
+        if (of_brokers or getattr(request, "replica_id", -1) >= 0) and self._is_broker(peer):
             return None
         sensors = self._quotas.sensors(peer.principal.name, header.client_id)
         return RequestQuota(self._quotas, sensors, size, meter)
