@@ -16,7 +16,6 @@ from odradek import slices
 from odradek.handlers import authorization
 from odradek.handlers.authorization import allowed
 from odradek.handlers.context import Broker, RequestContext
-from odradek.net.frame import ProtocolViolation
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import (
     acls,
@@ -70,28 +69,8 @@ def on_cluster(operation: AclOperation, refuse: Refusal) -> Rule:
 
 
 def of_brokers(refuse: Refusal) -> Rule:
-    """Need ClusterAction, on any listener: brokers change theirs one after the other.
-
-    Without an authorizer, need the listener of the brokers where they have one of their own.
-    """
-    needs = on_cluster(AclOperation.CLUSTER_ACTION, refuse)
-
-    async def rule(
-        broker: Broker, request: object, context: RequestContext, handle: Handle
-    ) -> object:
-        config = broker.config
-        if (
-            broker.authorizer is None
-            and len(config.listeners) > 1
-            and context.listener != config.inter_broker_listener_name
-        ):
-            raise ProtocolViolation(
-                f"a request of a broker on listener {context.listener}, "
-                f"not {config.inter_broker_listener_name}"
-            )
-        return await needs(broker, request, context, handle)
-
-    return rule
+    """Need ClusterAction, on any listener: brokers change theirs one after the other."""
+    return on_cluster(AclOperation.CLUSTER_ACTION, refuse)
 
 
 def answer(make: Callable[..., object]) -> Refusal:
