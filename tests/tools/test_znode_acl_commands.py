@@ -61,8 +61,9 @@ def test_cluster_is_secured_and_opened_with_a_certificate(server: Server, tmp_pa
         "/elsewhere": OPEN,
     }
     listed = run("groups", "list", *arguments)
-    assert listed.exit_code == 1
-    assert listed.stderr.endswith("odradek: ZooKeeper: NoNodeError\n"), "no broker ever started"
+    assert listed.exit_code == 2
+    said = "odradek: there is no cluster in ZooKeeper: it has no /brokers/ids\n"
+    assert listed.stderr.endswith(said), "no broker ever started"
     done = run("zookeeper", "unsecure", *arguments)
     assert done.exit_code == 0, done.output
     assert done.stdout == "opened /brokers: 3 znodes\nopened /config: 3 znodes\n"
