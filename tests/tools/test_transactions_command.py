@@ -12,6 +12,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from odradek.tools import transaction_states
+from odradek.tools.command_line import connected
+from odradek.values import TopicPartition as OwnPartition
 from tests.support import clients, preloaded
 from tests.support.authorization_cases import ADMIN, Connection
 from tests.support.broker import Cluster, wait_until
@@ -170,6 +173,26 @@ def test_transaction_is_aborted_by_its_producer(cluster: Cluster, connection: Co
 )
 def test_mistakes_end_with_one_line(cluster: Cluster, words: list[str], said: str) -> None:
     assert said in run(cluster, *words, status=2)
+
+
+async def test_transaction_that_ends_meanwhile_is_not_called_hanging(
+    cluster: Cluster, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = begun(connection, "ends meanwhile")
+    producer.add((TOPIC, [3]))
+    write(producer, TOPIC, 3)
+
+    async def listed(*arguments: Any, **filters: Any) -> Any:
+        producer.end()
+        wait_until(lambda: last_stable_offset(cluster, 3) == 2, "the marker is written")
+        return await real(*arguments, **filters)
+
+    real = transaction_states.listed
+    monkeypatch.setattr(transaction_states, "listed", listed)
+    key = OwnPartition(TOPIC, 3)
+    async with connected(cluster.bootstrap, None) as brokers:
+        assert [one.partition for one in await transaction_states.open_in(brokers, key)] == [key]
+        assert await transaction_states.hanging(brokers, {1: [key]}, 2**62) == []
 
 
 def test_nothing_is_called_hanging_while_a_coordinator_is_away(tmp_path: Path) -> None:

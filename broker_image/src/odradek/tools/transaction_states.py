@@ -150,13 +150,9 @@ async def hanging(
     """Return the transactions that hang in these partitions of these brokers, and whose producers
     wrote their last batch before a time. Raises ToolError.
     """
-    found = await asyncio.gather(
-        *(producers(brokers, node, partitions) for node, partitions in by_broker.items())
-    )
     late = [
         one
-        for of_broker in found
-        for one in _open(of_broker)
+        for one in await _open_on(brokers, by_broker)
         if one.producer.last_timestamp < last_batch_before_ms
     ]
     ids = {one.producer.producer_id for one in late}
@@ -180,10 +176,33 @@ async def hanging(
                 for topic in state.topics
                 for index in topic.partitions
             }
-    return sorted(
-        (one for one in late if one.partition not in awaited.get(one.producer.producer_id, ())),
-        key=lambda one: (one.partition, one.producer.current_txn_start_offset),
+    unknown = [
+        one for one in late if one.partition not in awaited.get(one.producer.producer_id, ())
+    ]
+    # Its coordinator may have ended it before it was asked.
+    places = {one.partition for one in unknown}
+    still_open = {
+        _place(one)
+        for one in await _open_on(
+            brokers, {node: places.intersection(keys) for node, keys in by_broker.items()}
+        )
+    }
+    return sorted((one for one in unknown if _place(one) in still_open), key=_place)
+
+
+async def _open_on(
+    brokers: ToolClient, by_broker: Mapping[int, Iterable[TopicPartition]]
+) -> list[OpenTransaction]:
+    """Return the open transactions in partitions of brokers. Raises ToolError."""
+    found = await asyncio.gather(
+        *(producers(brokers, node, partitions) for node, partitions in by_broker.items())
     )
+    return [one for of_broker in found for one in _open(of_broker)]
+
+
+def _place(one: OpenTransaction) -> tuple[TopicPartition, int]:
+    """Return where a transaction begins."""
+    return one.partition, one.producer.current_txn_start_offset
 
 
 async def abort(brokers: ToolClient, transaction: OpenTransaction) -> None:
