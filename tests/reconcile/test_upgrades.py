@@ -325,8 +325,8 @@ def test_later_versions_give_the_same_digests_for_the_same_wishes() -> None:
     found = [one["metadata"]["annotations"][asked.SPEC_HASH] for one in (plain, secured)]
     assert found == ["168c75e7d3ecf8c5", "db5974137503229a"]
     # A setting that only later brokers take while they run stays in the digest: `asked` must name
-    # it then, or clusters that have it are restarted by the upgrade. One that earlier brokers do not
-    # know at all need not be named: nobody had a reason to set it.
+    # it then, or clusters that have it are restarted by the upgrade. One that earlier brokers did
+    # not know need not be named: nobody had a reason to set it.
     assert digest(sorted(DYNAMIC_KEYS)) == "54840fa351fd5ff7"
 
 
