@@ -258,6 +258,22 @@ async def test_offsets_of_a_consumer_without_a_group_expire_after_the_commit() -
     coordinator.close()
 
 
+async def test_commit_that_comes_as_an_offset_expires_stays() -> None:
+    replicas, clock = SlowReplicas(), Clock()
+    coordinator = await loaded(replicas, clock)
+    clock.now_ms += 60_000
+    commit = committing(coordinator, 8, at_ms=clock())
+    expiring = asyncio.create_task(coordinator.commits.expire())
+    while not (commit.done() and expiring.done()):
+        for append in replicas.appends:
+            if not append.done():
+                append.set_result(ErrorCode.NONE)
+        await asyncio.sleep(0)
+    assert await commit == {PARTITION: ErrorCode.NONE}
+    assert await offset_of_g(coordinator) == 8
+    coordinator.close()
+
+
 def subscription(*topics: str) -> bytes:
     """Return the metadata of a consumer's JoinGroup."""
     names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)

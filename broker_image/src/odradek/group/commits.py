@@ -386,6 +386,10 @@ class Commits:
         """Handle DeleteGroups: delete an empty group and its offsets, also those of transactions
         that go on; else NON_EMPTY_GROUP.
         """
+        # In one piece: between the checks and the append nothing else runs.
+        return await self._shards.carry_out(self._delete_group(group_id), ErrorCode.NOT_COORDINATOR)
+
+    async def _delete_group(self, group_id: str) -> ErrorCode:
         try:
             shard = self._shards.of(group_id)
         except KafkaError as refusal:
@@ -408,6 +412,13 @@ class Commits:
         A topic that a member reads is refused with GROUP_SUBSCRIBED_TO_TOPIC. A group without
         members goes with its last offset, as in Kafka.
         """
+        return await self._shards.carry_out(
+            self._delete_offsets(group_id, partitions), (ErrorCode.NOT_COORDINATOR, {})
+        )
+
+    async def _delete_offsets(
+        self, group_id: str, partitions: Collection[TopicPartition]
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
         wanted: Collection[TopicPartition] = partitions
         if len(partitions) > slices.KEYS_AT_ONCE:
             wanted = await slices.run(self._with_offsets(group_id, partitions))
@@ -543,24 +554,16 @@ class Commits:
         if len(partitions) <= DELETED_AT_ONCE:
             going = [each for each in partitions if not stays(each)]
             whole = whole and len(going) == len(partitions)
-            return await self._deleted_piece(shard, group, going, whole=whole)
+            return await self._delete_piece(shard, group, going, whole=whole)
         async with self._shards.withheld(group.group_id):
             for few in slices.cut(partitions, DELETED_AT_ONCE):
                 going = [each for each in few if not stays(each)]
                 whole = whole and len(going) == len(few)
-                error = await self._deleted_piece(shard, group, going, whole=False)
+                error = await self._delete_piece(shard, group, going, whole=False)
                 if error is not ErrorCode.NONE or shard.retired:
                     return error
                 await slices.pause()
-            return await self._deleted_piece(shard, group, (), whole=whole)
-
-    async def _deleted_piece(
-        self, shard: Shard, group: Group, partitions: Sequence[TopicPartition], *, whole: bool
-    ) -> ErrorCode:
-        """As `_delete_piece`, which goes on if the caller is cancelled."""
-        return await self._shards.carry_out(
-            self._delete_piece(shard, group, partitions, whole=whole), ErrorCode.NOT_COORDINATOR
-        )
+            return await self._delete_piece(shard, group, (), whole=whole)
 
     async def _delete_piece(
         self, shard: Shard, group: Group, partitions: Sequence[TopicPartition], *, whole: bool
