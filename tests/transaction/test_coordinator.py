@@ -297,6 +297,17 @@ async def test_a_client_that_goes_leaves_no_transition_pending(on: Coordinating)
     await on.state_is(TransactionState.COMPLETE_COMMIT)
 
 
+async def test_what_a_former_leadership_decided_is_not_written(on: Coordinating) -> None:
+    producer = await on.init()
+    shards = on.coordinator._shards
+    adding = asyncio.create_task(on.coordinator.add_partitions(ID, producer, {T0}))
+    await asyncio.sleep(0)  # it is decided
+    shards.reload(shards.all()[0])
+    assert await adding is ErrorCode.NOT_COORDINATOR
+    await until(lambda: on.state() is not None)
+    assert on.state() is TransactionState.EMPTY
+
+
 async def test_clients_that_wait_are_answered_when_the_broker_stops(on: Coordinating) -> None:
     producer = await on.init()
     on.replicas.held = asyncio.Event()

@@ -222,6 +222,8 @@ class TransactionCoordinator:
         self, shard: TransactionShard, entry: TransactionEntry, following: Transaction
     ) -> ErrorCode:
         """Write the record of the pending state; return the error for the client."""
+        if shard.retired:  # a later leadership of this broker may have read the log already
+            return ErrorCode.NOT_COORDINATOR
         try:
             error = await self._append(shard, [records.encode(following)])
         except Exception as failure:
