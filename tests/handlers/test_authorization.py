@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from odradek import slices
-from odradek.handlers import acls, metadata, produce, rules, topic_rules, topics
+from odradek.handlers import (
+    acls,
+    metadata,
+    produce,
+    rules,
+    topic_rules,
+    topics,
+    transaction_rules,
+)
 from odradek.handlers.client_quotas import alter_client_quotas
 from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.dispatch import Dispatcher
@@ -42,6 +50,7 @@ from odradek.protocol.messages.sasl import (
 )
 from odradek.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
     WritableTxnMarkerTopic,
 )
 from odradek.quotas.entities import DEFAULT, QuotaEntity, QuotaKey
@@ -190,6 +199,21 @@ async def test_requests_of_brokers_need_a_right_on_every_listener(
     for listener in ("PLAINTEXT", "CLIENTS"):
         assert await rule(guarded, None, context(ALICE, listener=listener), handle) == "handled"
         assert await rule(guarded, None, context(BOB, listener=listener), handle) == refusal
+
+
+async def test_who_asks_about_many_transactions_needs_the_right_of_brokers(
+    guarded: Broker, authorizer: Authorizer
+) -> None:
+    authorizer.watcher.acls.set(CLUSTER, [ACT])
+
+    async def handle(*_: object) -> str:
+        return "handled"
+
+    refusal = AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    for principal, expected in ((ALICE, "handled"), (BOB, refusal)):
+        asked = context(principal)._replace(version=4)
+        rule = transaction_rules.add_partitions_to_txn
+        assert await rule(guarded, AddPartitionsToTxnRequest(), asked, handle) == expected
 
 
 async def test_dispatcher_asks_for_the_principal_and_the_host_of_the_connection(
