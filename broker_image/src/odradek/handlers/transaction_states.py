@@ -5,8 +5,6 @@ What a request names twice is answered once: a short request must not make an en
 
 from __future__ import annotations
 
-from itertools import groupby
-
 from odradek import slices
 from odradek.clock import wall_ms
 from odradek.handlers import authorization, topics
@@ -14,7 +12,7 @@ from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import transaction_states as messages
 from odradek.transaction.states import TransactionState
-from odradek.transaction.transaction import Transaction
+from odradek.transaction.transaction import Transaction, by_topic
 from odradek.values import TopicPartition
 
 # The producers of a partition can be thousands.
@@ -111,10 +109,8 @@ def _shown(current: Transaction) -> messages.DescribedTransaction:
         producer_id=current.producer_id,
         producer_epoch=current.epoch,
         topics=[
-            messages.DescribedTransactionTopic(
-                topic=topic, partitions=[each.partition for each in group]
-            )
-            for topic, group in groupby(sorted(current.partitions), key=lambda each: each.topic)
+            messages.DescribedTransactionTopic(topic=topic, partitions=indexes)
+            for topic, indexes in by_topic(current.partitions).items()
         ],
     )
 

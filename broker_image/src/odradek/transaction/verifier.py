@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 from weakref import WeakSet
 
@@ -29,7 +28,7 @@ from odradek.protocol.messages.transactions import (
 )
 from odradek.transaction.channels import BrokerChannels, Spawn
 from odradek.transaction.markers import Leaders
-from odradek.transaction.transaction import ProducerIdAndEpoch
+from odradek.transaction.transaction import ProducerIdAndEpoch, by_topic
 from odradek.values import TRANSACTIONS_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
@@ -199,8 +198,8 @@ def _request(
                 producer_epoch=producers[transactional_id].epoch,
                 verify_only=True,
                 topics=[
-                    AddPartitionsToTxnTopic(name=topic, partitions=[key.partition for key in some])
-                    for topic, some in groupby(sorted(keys), key=lambda key: key.topic)
+                    AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+                    for topic, indexes in by_topic(keys).items()
                 ],
             )
             for transactional_id, keys in partitions.items()
