@@ -46,6 +46,9 @@ class MemoryKube:
 
     apply = create
 
+    def apply_over(self, _read: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+        return self.apply(wanted)
+
     def delete(self, body: Mapping[str, Any]) -> None:
         self._objects.pop(_key(body), None)
 

@@ -183,7 +183,8 @@ def _write(context: ReconcileContext, wanted: Object, live: Object | None) -> No
     if live is not None:
         former = (live.get("data") or {}).keys() - wanted["data"].keys()
         if former or kube.differs(wanted, live):
-            context.kube.apply(wanted)
+            # Somebody may give the user another password just now: that one counts.
+            context.kube.apply_over(live, wanted)
         return
     try:
         # Created, not applied: a Secret of somebody else's must not be overwritten.

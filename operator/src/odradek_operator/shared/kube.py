@@ -117,6 +117,14 @@ class Kube:
         path = _path(wanted["apiVersion"], wanted["kind"], meta["namespace"], meta["name"])
         return self._write("PATCH", path, wanted, _APPLY)
 
+    def apply_over(self, read: Body, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply an object over the one that was read; KubeError 409 if that changed meanwhile.
+
+        For what is made from the content of the object itself, which a user may change.
+        """
+        version = {"resourceVersion": read["metadata"]["resourceVersion"]}
+        return self.apply({**wanted, "metadata": {**wanted["metadata"], **version}})
+
     def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object; KubeError 409 where one has this name."""
         path = _path(wanted["apiVersion"], wanted["kind"], wanted["metadata"]["namespace"])

@@ -32,14 +32,15 @@ from odradek_operator.user.user_spec import UserSpec
 class SecretPlan:
     """What the Secret must be; `wanted` None: as it is, or there is none. `event` tells of it.
 
-    `exists` False: it must be created. `password` is the user's, "" without SCRAM. `issuer` is the
-    certificate of the authority that has just signed another certificate, "" if none has.
+    `live` is the Secret that was read; None: it must be created. `password` is the user's, ""
+    without SCRAM. `issuer` is the certificate of the authority that has just signed another
+    certificate, "" if none has.
     """
 
     name: str | None = None
     password: str = field(default="", repr=False)
     wanted: Object | None = field(default=None, repr=False)
-    exists: bool = True
+    live: Object | None = field(default=None, repr=False)
     event: Event | None = None
     issuer: str = ""
 
@@ -75,7 +76,7 @@ def look(context: ReconcileContext, meta: ResourceMeta, wanted: UserSpec) -> Sec
         event = Event("SecretCreated", f"made Secret {meta.name}")
     elif not secret.has_password(live, password):
         event = Event("PasswordChanged", f"Secret {meta.name} has another password")
-    return SecretPlan(meta.name, password, built, live is not None, event)
+    return SecretPlan(meta.name, password, built, live, event)
 
 
 def _look_at_certificate(
@@ -104,12 +105,11 @@ def _look_at_certificate(
         return SecretPlan(
             meta.name,
             wanted=built,
-            exists=False,
             event=Event("SecretCreated", f"made Secret {meta.name}"),
             issuer=authority.certificate,
         )
     event = Event("CertificateRenewed", f"signed a new certificate: {why}")
-    return SecretPlan(meta.name, wanted=built, event=event, issuer=authority.certificate)
+    return SecretPlan(meta.name, wanted=built, live=live, event=event, issuer=authority.certificate)
 
 
 def _read_authority(
@@ -200,15 +200,15 @@ def _password(
 
 
 def carry_out(context: ReconcileContext, planned: SecretPlan) -> bool:
-    """Write the Secret; False if somebody else has just created one of its name."""
+    """Write the Secret; False if somebody else has just created it, changed it or deleted it."""
     if planned.wanted is None:
         return True
-    if planned.exists:
-        context.kube.apply(planned.wanted)
-        return True
     try:
-        # Created, not applied: a Secret of somebody else's must not be overwritten.
-        context.kube.create(planned.wanted)
+        if planned.live is None:
+            # Created, not applied: a Secret of somebody else's must not be overwritten.
+            context.kube.create(planned.wanted)
+        else:
+            context.kube.apply_over(planned.live, planned.wanted)
     except KubeError as error:
         if error.code != 409:
             raise
