@@ -52,6 +52,8 @@ BATCHES = 12
 IN_A_BATCH = 10
 GROUP = "readers"
 HOUR_MS = 3_600_000
+# What a lookup by time answers where no record is as late.
+NOTHING = (-1, -1)
 # How each is ended before the other one begins, in order.
 ENDS = (signal.SIGTERM, signal.SIGKILL)
 SMALL_SEGMENTS = {"segment.bytes": "8000", "index.interval.bytes": "300"}
@@ -172,7 +174,7 @@ async def _offsets_by_time(
     port: int, read: dict[str, list[Message]]
 ) -> dict[str, dict[int, tuple[int, int]]]:
     """Where a reader from a moment begins, for moments at and just behind some of the records':
-    offset and timestamp, -1 where no record is as late.
+    offset and timestamp, `NOTHING` where no record is as late.
     """
     client = PeerClient("127.0.0.1", port, "test")
     by_time: dict[str, dict[int, tuple[int, int]]] = {}
@@ -441,7 +443,7 @@ def swap(
         told = topic_ids(server)
         transactions.let_end(ours)
         ours.start()
-        compare(seen_by_clients(ours.address), seen)
+        compare(by_kafka=seen, by_ours=seen_by_clients(ours.address))
         transactions.end(ours)
         assert topic_ids(server) == told
         writer.expire()
@@ -456,7 +458,7 @@ def swap(
         assert {topic: one.topic_id for topic, one in kept.items()} == told
         transactions.let_end(apache)
         apache.start()
-        compare(seen_by_clients(apache.address), seen)
+        compare(by_kafka=seen_by_clients(apache.address), by_ours=seen)
         end_under_kafka(apache, transactions, server)
         assert identities(apache) == kept
         assert topic_ids(server) == told
@@ -514,16 +516,21 @@ def work(writer: Writer, broker: Broker, *, delete: bool = True) -> dict[str, Se
     return seen_by_clients(broker.address)
 
 
-def compare(found: dict[str, Seen], expected: dict[str, Seen]) -> None:
+def compare(by_kafka: dict[str, Seen], by_ours: dict[str, Seen]) -> None:
     for topic in TOPICS:
-        now, before = found[topic], expected[topic]
-        gone = [one for one in before.records if one not in now.records]
-        new = [one for one in now.records if one not in before.records]
-        assert (topic, gone[:3], new[:3]) == (topic, [], [])
-        moved = {
-            moment: (at, before.by_time[moment])
-            for moment, at in now.by_time.items()
-            if at != before.by_time.get(moment)
+        kafka, ours = by_kafka[topic], by_ours[topic]
+        lacking = [one for one in kafka.records if one not in ours.records]
+        added = [one for one in ours.records if one not in kafka.records]
+        assert (topic, lacking[:3], added[:3]) == (topic, [], [])
+        differing = {
+            moment: (kafka.by_time.get(moment), at)
+            for moment, at in ours.by_time.items()
+            if at != kafka.by_time.get(moment)
         }
-        assert (topic, moved) == (topic, {})
-        assert replace(now, records=[]) == replace(before, records=[])
+        if topic in COMPACTED_TOPICS:
+            # A batch that compaction emptied keeps its time. Kafka looks no further than into the
+            # first segment that is as new, and finds nothing there.
+            differing = {moment: one for moment, one in differing.items() if one[0] != NOTHING}
+        assert (topic, differing) == (topic, {})
+        left_out = {"records": [], "by_time": {}}
+        assert replace(kafka, **left_out) == replace(ours, **left_out)
