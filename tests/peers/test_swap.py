@@ -13,7 +13,7 @@ import signal
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import confluent_kafka
 import pytest
@@ -40,7 +40,7 @@ from odradek.values import BrokerId
 from odradek.zk import znodes
 from tests.support import zookeeper
 from tests.support.broker import Broker, wait_until
-from tests.support.clients import QUIET, await_controller, committed
+from tests.support.clients import OUTLIVES_BROKERS, QUIET, await_controller, committed
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_peer import Tools
 from tests.support.ports import free_port
@@ -224,7 +224,7 @@ class Writer:
         # that compaction left empty for as new as its file, and finds nothing by an older time.
         self._began_ms = dict.fromkeys(TOPICS, now_ms + HOUR_MS) | {"expired": now_ms - HOUR_MS}
         self.codecs = {codec: self._producer(compression_type=codec) for codec in CODECS}
-        self._admin = AdminClient({"bootstrap.servers": address, **QUIET})
+        self._admin = AdminClient({"bootstrap.servers": address, **QUIET, **OUTLIVES_BROKERS})
 
     def _producer(self, **settings: object) -> Producer:
         named = {name.replace("_", "."): value for name, value in settings.items()}
@@ -236,6 +236,7 @@ class Writer:
                 "batch.num.messages": IN_A_BATCH,
                 "reconnect.backoff.max.ms": 500,
                 **QUIET,
+                **OUTLIVES_BROKERS,
                 **named,
             }
         )
@@ -532,5 +533,5 @@ def compare(by_kafka: dict[str, Seen], by_ours: dict[str, Seen]) -> None:
             # first segment that is as new, and finds nothing there.
             differing = {moment: one for moment, one in differing.items() if one[0] != NOTHING}
         assert (topic, differing) == (topic, {})
-        left_out = {"records": [], "by_time": {}}
+        left_out: dict[str, Any] = {"records": [], "by_time": {}}
         assert replace(kafka, **left_out) == replace(ours, **left_out)

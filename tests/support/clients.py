@@ -34,6 +34,9 @@ __all__ = [
 ]
 
 QUIET = {"log_level": 0}
+# For clients that outlive their only broker. When that goes, librdkafka 2.16 begins anew with its
+# bootstrap servers, and now and then waits for ever for the thread of the former connection.
+OUTLIVES_BROKERS = {"metadata.recovery.strategy": "none"}
 # What clients of a broker need, by its address.
 _LOGINS: dict[str, Mapping[str, str]] = {}
 

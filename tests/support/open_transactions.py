@@ -9,7 +9,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.support.clients import settings
+from tests.support.clients import OUTLIVES_BROKERS, settings
 from tests.support.transactional_steps import PATIENCE_S
 
 # Nothing of a test takes as long.
@@ -27,7 +27,7 @@ class TransactionalProducer:
         self.transactional_id = transactional_id
         self._partitions = partitions
         self._place = TopicPartition(next(iter(partitions)), 0)
-        self._settings = settings(bootstrap)
+        self._settings = {**settings(bootstrap), **OUTLIVES_BROKERS}
         self._consumer = Consumer(
             {**self._settings, "group.id": group, "isolation.level": "read_committed"}
         )
