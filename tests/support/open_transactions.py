@@ -14,6 +14,7 @@ from tests.support.transactional_steps import PATIENCE_S
 
 # Nothing of a test takes as long.
 TIMEOUT_MS = 600_000
+CUT_OFF_S = 30
 
 
 class TransactionalProducer:
@@ -55,6 +56,16 @@ class TransactionalProducer:
         commit of its offset, librdkafka 2.16 never sends TxnOffsetCommit again.
         """
         self.producer = self.heir()
+
+    def is_cut_off(self) -> bool:
+        """Return whether the client has given up every broker. librdkafka 2.16 does for good when a
+        Kafka that has just started names none.
+        """
+        try:
+            self.producer.list_topics(timeout=CUT_OFF_S)
+        except confluent_kafka.KafkaException:
+            return True
+        return False
 
     def fence(self) -> None:
         """Have a new producer abort what is open; the old one is told so."""

@@ -65,6 +65,12 @@ class SwappedTransactions:
         for one in self._prepared:
             one.initialize()
             one.check_offset()
+        for producer in self._open.values():
+            if producer.is_cut_off():
+                # A new one ends what it left open, and begins another.
+                producer.renew()
+                producer.forget()
+                producer.begin(TOPIC)
         for name in ("open-commit", "open-abort"):
             self._open[name].write(TOPIC)
         self._open["open-commit"].commit()
