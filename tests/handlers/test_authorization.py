@@ -12,11 +12,11 @@ import pytest
 from odradek import slices
 from odradek.handlers import (
     acls,
+    automatic_topics,
     metadata,
     produce,
     rules,
     topic_rules,
-    topics,
     transaction_rules,
 )
 from odradek.handlers.client_quotas import alter_client_quotas
@@ -159,7 +159,7 @@ async def test_topic_that_goes_while_all_are_listed_is_not_made_again(
         made.append(topic)
         return ErrorCode.LEADER_NOT_AVAILABLE
 
-    monkeypatch.setattr(topics, "create_automatically", create)
+    monkeypatch.setattr(automatic_topics, "create", create)
     request = MetadataRequest(topics=None, allow_auto_topic_creation=True)
     listing = asyncio.create_task(metadata.metadata(guarded, request, context(ROOT)))
     await asyncio.sleep(0)  # it has looked at the first ones

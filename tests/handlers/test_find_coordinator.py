@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from odradek.handlers import groups, topics
+from odradek.handlers import automatic_topics, groups
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.groups import FindCoordinatorRequest
@@ -82,7 +82,7 @@ async def test_topic_is_made_at_the_first_use(
         made.append(topic)
         return ErrorCode.INVALID_REPLICATION_FACTOR
 
-    monkeypatch.setattr(topics, "create_automatically", create)
+    monkeypatch.setattr(automatic_topics, "create", create)
     del knowing.metadata.topics[TOPICS[key_type]]
     assert (await find(knowing, "a", key_type))[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert made == [TOPICS[key_type]]

@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from odradek.handlers import control, metadata, topics
+from odradek.handlers import automatic_topics, control, metadata
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
@@ -212,7 +212,7 @@ def created(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(topic)
         return ErrorCode.LEADER_NOT_AVAILABLE
 
-    monkeypatch.setattr(topics, "create_automatically", create)
+    monkeypatch.setattr(automatic_topics, "create", create)
     return names
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from kazoo.exceptions import ConnectionLoss, KazooException, MarshallingError
 
-from odradek.handlers import topics
+from odradek.handlers import automatic_topics, replica_lists, topic_batches, topics
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.topics import (
@@ -157,7 +157,7 @@ async def test_few_topics_of_a_long_request_are_written_at_once(
 ) -> None:
     wanted = [new_topic(f"t{number}") for number in range(500)]
     assert set(await create(controller, wanted)) == {ErrorCode.REQUEST_TIMED_OUT}
-    assert 1 < zookeeper.most_at_once <= topics.CHANGES_AT_ONCE
+    assert 1 < zookeeper.most_at_once <= topic_batches.CHANGES_AT_ONCE
 
 
 async def test_outcomes_come_in_the_order_of_the_request(controller: Broker) -> None:
@@ -186,7 +186,7 @@ async def test_of_two_names_that_collide_in_one_request_the_second_is_refused(
 async def test_default_number_of_partitions_counts_for_the_limit(controller: Broker) -> None:
     config = dataclasses.replace(controller.config, num_partitions=100)
     many = dataclasses.replace(controller, config=config)
-    wanted = [new_topic(f"t{number}", topics.USE_DEFAULT) for number in range(101)]
+    wanted = [new_topic(f"t{number}", replica_lists.USE_DEFAULT) for number in range(101)]
     assert set(await create(many, wanted)) == {ErrorCode.POLICY_VIOLATION}
     assert set(await create(many, wanted[:100])) == {ErrorCode.REQUEST_TIMED_OUT}
 
@@ -203,7 +203,7 @@ async def test_topic_that_fits_no_znode_is_refused(
         controller.config, num_partitions=9000, default_replication_factor=len(far)
     )
     many = dataclasses.replace(controller, config=config)
-    assert await topics.create_automatically(many, "t", CONTEXT) is ErrorCode.INVALID_PARTITIONS
+    assert await automatic_topics.create(many, "t", CONTEXT) is ErrorCode.INVALID_PARTITIONS
     assert znodes.topic_path("t") not in zookeeper.znodes
 
 
@@ -237,10 +237,10 @@ async def test_first_use_of_a_topic_that_zookeeper_refuses_is_answered(
     controller: Broker, zookeeper: Zookeeper
 ) -> None:
     zookeeper.failure = MarshallingError()
-    code = await topics.create_automatically(controller, "t", CONTEXT)
+    code = await automatic_topics.create(controller, "t", CONTEXT)
     assert code is ErrorCode.UNKNOWN_SERVER_ERROR
     zookeeper.failure = ConnectionLoss()
-    code = await topics.create_automatically(controller, "t", CONTEXT)
+    code = await automatic_topics.create(controller, "t", CONTEXT)
     assert code is ErrorCode.LEADER_NOT_AVAILABLE
 
 
@@ -248,7 +248,7 @@ async def test_topic_of_transactions_is_made_as_kafka_makes_it(
     controller: Broker, zookeeper: Zookeeper
 ) -> None:
     controller.metadata.brokers.update({one: BrokerInfo(one, {}, None) for one in (2, 3)})
-    code = await topics.create_automatically(controller, TRANSACTIONS_TOPIC, CONTEXT)
+    code = await automatic_topics.create(controller, TRANSACTIONS_TOPIC, CONTEXT)
     assert code is ErrorCode.LEADER_NOT_AVAILABLE
     path = znodes.topic_path(TRANSACTIONS_TOPIC)
     replicas = znodes.decode_topic(path, zookeeper.znodes[path][0]).partitions

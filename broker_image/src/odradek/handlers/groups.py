@@ -10,7 +10,7 @@ from odradek.coordination.partitioning import partition_of
 from odradek.group.group import Group
 from odradek.group.members import JoinSpec
 from odradek.group.states import GroupState
-from odradek.handlers import authorization, topics
+from odradek.handlers import authorization, automatic_topics
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import groups as messages
@@ -49,7 +49,7 @@ async def _coordinator(
     cache = broker.metadata
     partitions = cache.topics.get(topic)
     if partitions is None:
-        await topics.create_automatically(broker, topic, context)
+        await automatic_topics.create(broker, topic, context)
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, None
     if partition_count() is None:
         await partition_count.learn()

@@ -14,7 +14,7 @@ from collections.abc import Generator, Mapping
 from typing import NamedTuple
 
 from odradek import slices
-from odradek.handlers import authorization, topics
+from odradek.handlers import authorization, automatic_topics
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
@@ -29,6 +29,7 @@ from odradek.protocol.primitives import LENGTH32, NO_UUID
 from odradek.replica.metadata import MetadataView, PartitionInfo
 from odradek.security.acls import AclOperation, ResourceType
 from odradek.values import INTERNAL_TOPICS, NO_LEADER
+from odradek.zk import admin
 
 FIRST_WITH_THROTTLE_TIME = 3
 FIRST_WITH_LISTENER_ERRORS = 6
@@ -173,7 +174,7 @@ async def _create_missing(
     attempts = 0
     errors: dict[str, ErrorCode] = {}
     for number, name in enumerate(missing, 1):
-        if not topics.is_legal_name(name):
+        if not admin.is_legal_topic_name(name):
             errors[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif not may_create:
             errors[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -183,7 +184,7 @@ async def _create_missing(
             errors[name] = ErrorCode.LEADER_NOT_AVAILABLE
         else:
             attempts += 1
-            errors[name] = await topics.create_automatically(broker, name, context)
+            errors[name] = await automatic_topics.create(broker, name, context)
         if number % slices.STEPS_PER_SLICE == 0:
             await slices.pause()
     return errors

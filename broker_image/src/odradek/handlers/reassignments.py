@@ -13,7 +13,7 @@ from typing import cast
 from odradek import slices
 from odradek.assignment import Nodes, same_node
 from odradek.controller.replica_assignment import MOST_REPLICAS
-from odradek.handlers import topics as topic_handlers
+from odradek.handlers import replica_lists
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.admin import (
@@ -35,7 +35,7 @@ async def alter_partition_reassignments(
     """Start, replace and cancel reassignments; return one outcome per partition."""
     wanted: dict[TopicPartition, tuple[BrokerId, ...] | None] = {}
     refused: dict[TopicPartition, KafkaError | None] = {}
-    nodes = topic_handlers.nodes(broker)
+    nodes = replica_lists.nodes(broker)
     for number, few in enumerate(
         slices.cut_members(request.topics, lambda topic: topic.partitions, slices.KEYS_AT_ONCE // 5)
     ):

@@ -1,4 +1,4 @@
-"""CreateTopics, CreatePartitions, DeleteTopics, and topics created on first use.
+"""CreateTopics, CreatePartitions, DeleteTopics.
 
 The controller serves these requests (other brokers answer 41). It writes to ZooKeeper through
 `odradek.zk.admin` and answers once its own metadata shows the outcome, or with error 7 on timeout.
@@ -7,23 +7,21 @@ Each topic has its own error code and message.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from kazoo.exceptions import KazooException
 
-from odradek import assignment, slices
 from odradek import config as configuration
-from odradek.handlers import configs
+from odradek import slices
+from odradek.handlers import configs, replica_lists, topic_batches
 from odradek.handlers.context import Broker, RequestContext
-from odradek.net.rare_log import RareLog
 from odradek.properties import ConfigError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.topics import (
-    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicResult,
     CreateableTopicConfig,
@@ -37,12 +35,11 @@ from odradek.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from odradek.values import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerId
+from odradek.values import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from odradek.zk import admin
 from odradek.zk.operations import TransactionFailedError
 from odradek.zk.znodes import TopicAssignment, ZnodeError
 
-USE_DEFAULT = -1
 FIRST_WITH_DELETION_DISABLED = 3
 # The versions of CreateTopics, CreatePartitions and DeleteTopics from which a request beyond
 # `controller_mutation_rate` is refused; clients of older ones are only throttled (KIP-599).
@@ -52,27 +49,12 @@ FIRST_STRICT_DELETION = 5
 # New partitions per request, as in Kafka since 3.6: a typing error must not keep the controller and
 # ZooKeeper busy for hours.
 MOST_NEW_PARTITIONS = 10_000
-# Topics of one request that are processed at once; other requests run in between.
-CHANGES_AT_ONCE = 50
 # Entries that are looked into without a thread.
 MOST_ENTRIES = 1000
-# Automatic creation answers at once; this is the limit of the writes.
-AUTOMATIC_TIMEOUT_S = 5.0
 
-Replicas = Mapping[int, tuple[BrokerId, ...]]
-Topic = TypeVar("Topic")
 Result = TypeVar("Result")
-Answer = TypeVar("Answer", bound="_Outcome")
-Named = TypeVar("Named", CreatableTopic, CreatePartitionsTopic)
 
 logger = logging.getLogger(__name__)
-_rare_log = RareLog(logger)
-_FACTORS = {
-    OFFSETS_TOPIC: "offsets.topic.replication.factor",
-    TRANSACTIONS_TOPIC: (
-        "transaction.state.log.replication.factor and transaction.state.log.min.isr"
-    ),
-}
 
 # Kafka lets an admin delete these, and tools do.
 _LOST_WITH_TOPIC = {
@@ -82,31 +64,6 @@ _LOST_WITH_TOPIC = {
         "readers of committed records wait at them until they are aborted by hand"
     ),
 }
-
-
-def is_legal_name(topic: str) -> bool:
-    """Return whether a topic may have this name."""
-    try:
-        admin.check_topic_name(topic)
-    except KafkaError:
-        return False
-    return True
-
-
-def _racks(broker: Broker) -> dict[BrokerId, str | None]:
-    return {BrokerId(one.broker_id): one.rack for one in broker.metadata.brokers.values()}
-
-
-def nodes(broker: Broker) -> assignment.Nodes:
-    """Return the node of each broker, if a partition may have one replica per node only."""
-    if not broker.config.one_replica_per_node:
-        return {}
-    name = broker.config.inter_broker_listener_name
-    return {
-        one.broker_id: endpoint[0]
-        for one in broker.metadata.brokers.values()
-        if (endpoint := one.endpoints.get(name)) is not None
-    }
 
 
 async def _guarded(work: Callable[[], Awaitable[Result]], what: str) -> Result:
@@ -121,54 +78,6 @@ async def _guarded(work: Callable[[], Awaitable[Result]], what: str) -> Result:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(failure)) from failure
 
 
-async def _few_at_once(
-    refuse: Callable[[Topic], Result | None],
-    change: Callable[[Topic], Awaitable[Result]],
-    topics: Iterable[Topic],
-) -> list[Result]:
-    """Refuse each topic at once, or apply a change to it; return the outcomes in order."""
-    outcomes: list[Result] = []
-    with slices.collector_paused():
-        for few in slices.cut(topics, CHANGES_AT_ONCE):
-            refused = [refuse(topic) for topic in few]
-            changing = [
-                change(topic) for topic, one in zip(few, refused, strict=True) if one is None
-            ]
-            changed = iter(await asyncio.gather(*changing)) if changing else iter(())
-            outcomes += [next(changed) if one is None else one for one in refused]
-            if not changing:
-                await slices.pause()
-    return outcomes
-
-
-class _Outcome(Protocol):
-    error_code: int
-
-
-async def _wait_for_each(wait: Callable[[Answer], Awaitable[None]], results: list[Answer]) -> None:
-    """Wait for the outcome of each change that was made."""
-    made: list[Answer] = []
-    for few in slices.cut(results, slices.KEYS_AT_ONCE):
-        made += [one for one in few if not one.error_code]
-        if len(few) == slices.KEYS_AT_ONCE:
-            await slices.pause()
-    await asyncio.gather(*map(wait, made))
-
-
-async def _by_name(named: Iterable[Named]) -> tuple[set[str], dict[str, Named]]:
-    """Return the topics that are named more than once, and what was said last of each."""
-    repeated: set[str] = set()
-    last: dict[str, Named] = {}
-    for few in slices.cut(named, slices.KEYS_AT_ONCE):
-        for one in few:
-            if one.name in last:
-                repeated.add(one.name)
-            last[one.name] = one
-        if len(few) == slices.KEYS_AT_ONCE:
-            await slices.pause()
-    return repeated, last
-
-
 # --- create -------------------------------------------------------------------------------------
 
 
@@ -177,12 +86,8 @@ async def create_topics(
 ) -> CreateTopicsResponse:
     """Create each topic; topics fail independently, except for names that collide."""
     deadline = monotonic() + request.timeout_ms / 1000
-    repeated, unique = await _by_name(request.topics)
-    new_partitions = 0
-    for few in slices.cut(request.topics, slices.KEYS_AT_ONCE):
-        new_partitions += sum(_new_partitions(broker, topic) for topic in few)
-        if len(few) == slices.KEYS_AT_ONCE:
-            await slices.pause()
+    repeated, unique = await topic_batches.by_name(request.topics)
+    new_partitions = await topic_batches.total(partial(_new_partitions, broker), request.topics)
     written: set[str] = set()
 
     def refused(topic: CreatableTopic, refusal: KafkaError) -> CreatableTopicResult:
@@ -217,10 +122,10 @@ async def create_topics(
             made.num_partitions = made.replication_factor = -1
             made.configs = []
 
-    results = await _few_at_once(refuse, create, unique.values())
+    results = await topic_batches.change_few_at_once(refuse, create, unique.values())
     slices.discard(repeated, unique)
     if not request.validate_only:
-        await _wait_for_each(wait, results)
+        await topic_batches.wait_for_changes(wait, results)
     return CreateTopicsResponse(topics=results)
 
 
@@ -228,7 +133,7 @@ def _new_partitions(broker: Broker, topic: CreatableTopic) -> int:
     """Return the number of partitions of a new topic, at least one: a topic has a cost too."""
     if topic.assignments:
         return len(topic.assignments)
-    if topic.num_partitions == USE_DEFAULT:
+    if topic.num_partitions == replica_lists.USE_DEFAULT:
         return broker.config.num_partitions
     return max(topic.num_partitions, 1)
 
@@ -263,7 +168,7 @@ async def _create(
         entries = _config_entries(topic.configs)
     else:
         entries = await slices.run_in_thread(_config_entries, topic.configs)
-    replicas = _replicas_for(broker, topic)
+    replicas = replica_lists.of_new_topic(broker, topic)
     admin.check_topic_size(TopicAssignment(replicas))
     admin.check_config_size(entries)
     if not validate_only:
@@ -297,144 +202,6 @@ def _config_entries(given: Iterable[CreateableTopicConfig]) -> dict[str, str]:
     return entries
 
 
-def _replicas_for(broker: Broker, topic: CreatableTopic) -> Replicas:
-    brokers = _racks(broker)
-    if topic.assignments:
-        if topic.num_partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                "Both partitions or replication factor and replica assignments are given; "
-                "they cannot be used together.",
-            )
-        return _checked_assignments(brokers, nodes(broker), topic.assignments)
-    config = broker.config
-    partitions, factor = topic.num_partitions, topic.replication_factor
-    return assignment.assign_replicas(
-        brokers,
-        config.num_partitions if partitions == USE_DEFAULT else partitions,
-        config.default_replication_factor if factor == USE_DEFAULT else factor,
-        assignment.Start.draw(broker.random, len(brokers)),
-        nodes=nodes(broker),
-    )
-
-
-def _checked_assignments(
-    brokers: Mapping[BrokerId, str | None],
-    on_nodes: assignment.Nodes,
-    given: Sequence[CreatableReplicaAssignment],
-) -> Replicas:
-    replicas = {one.partition_index: _replicas(brokers, one.broker_ids) for one in given}
-    if len(replicas) != len(given) or sorted(replicas) != list(range(len(given))):
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "partitions should be a consecutive 0-based integer sequence",
-        )
-    check_replica_lists(brokers, replicas, on_nodes)
-    return replicas
-
-
-def _replicas(brokers: Collection[BrokerId], given: Sequence[int]) -> tuple[BrokerId, ...]:
-    """Return a replica list. Raise INVALID_REPLICA_ASSIGNMENT for one of more brokers than live."""
-    if len(given) > len(brokers):
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"A replica list names {len(given)} brokers; {len(brokers)} are alive.",
-        )
-    return tuple(map(BrokerId, given))
-
-
-def check_replica_lists(
-    brokers: Mapping[BrokerId, str | None], replicas: Replicas, on_nodes: assignment.Nodes
-) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT for an invalid assignment.
-
-    All lists must have the same length and name different live brokers, which share none of the
-    nodes `on_nodes`.
-    """
-    sizes = {len(members) for members in replicas.values()}
-    reason = ""
-    if len(sizes) > 1:
-        reason = "All partitions should have the same number of replicas."
-    for partition, members in replicas.items():
-        if not members:
-            reason = f"Partition {partition} has an empty replica list."
-        elif len(set(members)) != len(members):
-            reason = f"Partition {partition} names a broker twice: {list(members)}."
-        elif not brokers.keys() >= set(members):
-            unknown = sorted(set(members) - brokers.keys())
-            reason = f"Partition {partition} names unknown brokers {unknown}."
-        else:
-            reason = assignment.same_node(partition, members, on_nodes) or reason
-    if reason:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
-
-
-async def create_automatically(broker: Broker, topic: str, context: RequestContext) -> ErrorCode:
-    """Create a topic on first use; return the error code for the client, mostly retriable."""
-    try:
-        admin.check_collision(topic, broker.metadata.topics)
-        brokers = assignment.forget_partial_racks(_racks(broker))
-        partitions, factor, entries = _automatic_shape(broker.config, topic)
-        replicas = assignment.assign_replicas(
-            brokers,
-            partitions,
-            factor,
-            assignment.Start.draw(broker.random, len(brokers)),
-            nodes=nodes(broker),
-        )
-        admin.check_topic_size(TopicAssignment(replicas))
-        context.count_mutations(len(replicas))
-        async with asyncio.timeout(AUTOMATIC_TIMEOUT_S):
-            await admin.apply_create_topic(
-                broker.session, topic, TopicAssignment(replicas), entries
-            )
-        logger.info("created topic %s on first use, with %d partitions", topic, len(replicas))
-    except KafkaError as refusal:
-        if refusal.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            _warn_of_too_few_brokers(topic, refusal)
-            return refusal.code
-    except (KazooException, TimeoutError) as failure:
-        logger.warning("failed to create topic %s: %r", topic, failure)
-    except TransactionFailedError as failure:
-        logger.error("failed to create topic %s: %s", topic, failure)
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return ErrorCode.LEADER_NOT_AVAILABLE
-
-
-def _warn_of_too_few_brokers(topic: str, refusal: KafkaError) -> None:
-    """Say what to do where a coordinator's topic cannot be made: clients only wait."""
-    setting = _FACTORS.get(topic)
-    if setting is not None and refusal.code is ErrorCode.INVALID_REPLICATION_FACTOR:
-        _rare_log.log(
-            logging.WARNING,
-            f"failed to create topic {topic}: {refusal}: start more brokers, or lower {setting}",
-        )
-
-
-def _automatic_shape(
-    config: configuration.BrokerConfig, topic: str
-) -> tuple[int, int, dict[str, str]]:
-    """Return partitions, replication factor and configs of a topic created on first use."""
-    if topic == OFFSETS_TOPIC:
-        entries = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(config.offsets_topic_segment_bytes),
-        }
-        return config.offsets_topic_num_partitions, config.offsets_topic_replication_factor, entries
-    if topic == TRANSACTIONS_TOPIC:
-        entries = {
-            "cleanup.policy": "compact",
-            "compression.type": "uncompressed",
-            "min.insync.replicas": str(config.transaction_state_log_min_isr),
-            "segment.bytes": str(config.transaction_state_log_segment_bytes),
-            "unclean.leader.election.enable": "false",
-        }
-        count = config.transaction_state_log_num_partitions
-        return count, config.transaction_state_log_replication_factor, entries
-    return config.num_partitions, config.default_replication_factor, {}
-
-
 # --- grow ---------------------------------------------------------------------------------------
 
 
@@ -443,15 +210,8 @@ async def create_partitions(
 ) -> CreatePartitionsResponse:
     """Add partitions to topics; present partitions stay unchanged."""
     deadline = monotonic() + request.timeout_ms / 1000
-    repeated, unique = await _by_name(request.topics)
-    known = broker.metadata.topics
-    new_partitions = 0
-    for few in slices.cut(unique.values(), slices.KEYS_AT_ONCE):
-        new_partitions += sum(
-            max(topic.count - len(known[topic.name]), 0) for topic in few if topic.name in known
-        )
-        if len(few) == slices.KEYS_AT_ONCE:
-            await slices.pause()
+    repeated, unique = await topic_batches.by_name(request.topics)
+    new_partitions = await topic_batches.total(partial(_added_partitions, broker), unique.values())
 
     def refused(topic: CreatePartitionsTopic, refusal: KafkaError) -> CreatePartitionsTopicResult:
         return CreatePartitionsTopicResult(
@@ -481,11 +241,17 @@ async def create_partitions(
             grown.error_code = ErrorCode.REQUEST_TIMED_OUT
             grown.error_message = "The partitions are added, but not all have a leader yet."
 
-    results = await _few_at_once(refuse, grow, unique.values())
+    results = await topic_batches.change_few_at_once(refuse, grow, unique.values())
     if not request.validate_only:
-        await _wait_for_each(wait, results)
+        await topic_batches.wait_for_changes(wait, results)
     slices.discard(repeated, unique)
     return CreatePartitionsResponse(results=results)
+
+
+def _added_partitions(broker: Broker, topic: CreatePartitionsTopic) -> int:
+    """Return how many partitions a topic lacks, 0 if it does not exist."""
+    present = broker.metadata.topics.get(topic.name)
+    return 0 if present is None else max(topic.count - len(present), 0)
 
 
 def _growth_refusal(
@@ -521,49 +287,13 @@ async def _grow(
     if refusal is not None:
         raise refusal
     present = broker.metadata.topics[topic.name]
-    added = _added_replicas(broker, topic, len(present), topic.count - len(present))
+    added = replica_lists.of_new_partitions(broker, topic, len(present), topic.count - len(present))
     if validate_only:
         return
     context.count_mutations(len(added), FIRST_STRICT_GROWTH)
     await admin.apply_grow_topic(broker.session, topic.name, added)
     logger.info(
         "increased topic %s from %d to %d partitions", topic.name, len(present), topic.count
-    )
-
-
-def _added_replicas(
-    broker: Broker, topic: CreatePartitionsTopic, first: int, extra: int
-) -> dict[int, tuple[BrokerId, ...]]:
-    brokers = _racks(broker)
-    zero = broker.metadata.topics[topic.name][0].replicas
-    if topic.assignments is not None:
-        if len(topic.assignments) != extra:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{extra} partitions are added, {len(topic.assignments)} assignments given.",
-            )
-        added = {
-            first + index: _replicas(brokers, one.broker_ids)
-            for index, one in enumerate(topic.assignments)
-        }
-        check_replica_lists(brokers, added, nodes(broker))
-        if any(len(members) != len(zero) for members in added.values()):
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"The topic's partitions have {len(zero)} replicas.",
-            )
-        return added
-    places = sorted(brokers)
-    start = places.index(BrokerId(zero[0])) if zero[0] in brokers else 0
-    return dict(
-        assignment.assign_replicas(
-            brokers,
-            extra,
-            len(zero),
-            assignment.Start.fixed(start),
-            first_partition=first,
-            nodes=nodes(broker),
-        )
     )
 
 
@@ -606,9 +336,9 @@ async def delete_topics(
             going.error_message = f"Topic '{going.name}' is still being deleted."
 
     names = await slices.unique(request.topic_names)
-    results = await _few_at_once(refuse, delete, names)
+    results = await topic_batches.change_few_at_once(refuse, delete, names)
     slices.discard(names)
-    await _wait_for_each(wait, results)
+    await topic_batches.wait_for_changes(wait, results)
     return DeleteTopicsResponse(responses=results)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from odradek import slices
-from odradek.handlers import authorization, rules, topics, transactions
+from odradek.handlers import authorization, rules, transactions
 from odradek.handlers.authorization import allowed
 from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.rules import Handle
@@ -15,6 +15,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import transaction_states as states
 from odradek.protocol.messages import transactions as messages
 from odradek.security.acls import AclOperation, ResourceType
+from odradek.zk import admin
 
 ID_DENIED = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 TOPIC_DENIED = "Topic authorization failed."
@@ -106,13 +107,13 @@ async def describe_producers(
     handle: Handle,
 ) -> object:
     """Need Read on each topic. The handler refuses names that no topic can have."""
-    illegal = [topic for topic in request.topics if not topics.is_legal_name(topic.name)]
+    illegal = [topic for topic in request.topics if not admin.is_legal_topic_name(topic.name)]
     passed, refused = await authorization.split(
         broker,
         context,
         AclOperation.READ,
         ResourceType.TOPIC,
-        (topic for topic in request.topics if topics.is_legal_name(topic.name)),
+        (topic for topic in request.topics if admin.is_legal_topic_name(topic.name)),
         lambda topic: str(topic.name),
     )
     denials = await slices.run(

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from odradek import slices
 from odradek.clock import wall_ms
-from odradek.handlers import authorization, topics
+from odradek.handlers import authorization
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import transaction_states as messages
 from odradek.transaction.states import TransactionState
 from odradek.transaction.transaction import Transaction, by_topic
 from odradek.values import TopicPartition
+from odradek.zk import admin
 
 # The producers of a partition can be thousands.
 DESCRIBED_AT_ONCE = 20
@@ -51,7 +52,7 @@ async def _described(
 ) -> messages.DescribeProducersPartitionResponse:
     answer = messages.DescribeProducersPartitionResponse(partition_index=key.partition)
     partition = broker.replicas.partitions.get(key)
-    if not topics.is_legal_name(key.topic):
+    if not admin.is_legal_topic_name(key.topic):
         answer.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
         answer.error_message = "no topic can have this name"
     elif key.topic not in broker.metadata.topics:

@@ -50,6 +50,15 @@ def check_topic_name(topic: str) -> None:
     )
 
 
+def is_legal_topic_name(topic: str) -> bool:
+    """Return whether a topic may have this name."""
+    try:
+        check_topic_name(topic)
+    except KafkaError:
+        return False
+    return True
+
+
 def metric_name(topic: str) -> str:
     """Return the topic's name in metrics, which have '_' for '.' too."""
     return topic.replace(".", "_")
