@@ -9,7 +9,6 @@ import struct
 import time
 import urllib.request
 from collections.abc import Iterator
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -20,7 +19,7 @@ from odradek.protocol import codec, headers
 from odradek.protocol.api import ApiKey
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from odradek.server import Server
+from odradek.server.dynamic_settings import SettingChanges
 from tests.support.broker import STEADY, Broker, Cluster, FreshBroker, wait_until
 from tests.support.clients import consume_all, create_topic, produce_all
 from tests.support.memory_use import resident_bytes
@@ -86,7 +85,7 @@ async def test_name_server_that_fails_between_check_and_change_keeps_no_other_li
 ) -> None:
     former = ConnectionLimits(1, 100, 100, 60_000, max_connections_of_ip={"10.0.0.1": 4})
     quotas = ConnectionQuotas(former)
-    parts = SimpleNamespace(_logs=Mock(), _replicas=Mock(), _controller=Mock(), _quotas=quotas)
+    changes = SettingChanges(Mock(), Mock(), Mock(), quotas)
     changed, _ = configuration.from_values(
         {
             "broker.id": "1",
@@ -95,7 +94,7 @@ async def test_name_server_that_fails_between_check_and_change_keeps_no_other_li
             "max.connections.per.ip.overrides": "broker..example:5",
         }
     )
-    await Server._broker_config_changed(parts, changed)  # type: ignore[arg-type]
+    await changes.of_broker(changed)
     assert quotas.limits.max_connections == 7
     assert quotas.limits.max_connections_of_ip == {"10.0.0.1": 4}
     assert "keeping the former max.connections.per.ip.overrides: failed to look" in caplog.text

@@ -7,7 +7,7 @@ import sys
 
 IMPORTED = """
 import sys
-import odradek.server
+import odradek.server.process
 from odradek.security import zookeeper
 from odradek.zookeeper_settings import ZooKeeperSecurity
 zookeeper.access(ZooKeeperSecurity())

@@ -9,7 +9,7 @@ import prometheus_client  # noqa: F401
 import re2  # noqa: F401
 
 import odradek.config
-import odradek.server
+import odradek.server.process
 import odradek.tools.groups
 import odradek.tools.log_dump
 import odradek.tools.log_repair

@@ -119,12 +119,12 @@ def broker(properties: str, override: tuple[str, ...], count: int) -> None:
         click.echo(f"odradek: warning: unknown configuration {name} is ignored", err=True)
     # Imported late: an invalid setting is reported without loading the whole broker.
     with long_lived.loading():
-        from odradek import server
+        from odradek.server import process
 
     if count == 1:
-        sys.exit(server.run(settings, log_level))
+        sys.exit(process.run(settings, log_level))
     runs = [
-        partial(server.run, one, log_level, f"broker {broker_id} ")
+        partial(process.run, one, log_level, f"broker {broker_id} ")
         for broker_id, one in all_settings.items()
     ]
     status = broker_processes.run_all(runs)
