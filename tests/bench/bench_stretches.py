@@ -31,7 +31,7 @@ from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import Dispatcher
 from odradek.log.records import records
 from odradek.log.records.batch import Origin
-from odradek.metrics import BrokerMetrics
+from odradek.metrics.counters import BrokerCounters
 from odradek.net.connection import ClientInfo
 from odradek.protocol import codec, headers, primitives
 from odradek.protocol.api import APIS
@@ -480,7 +480,7 @@ async def main() -> None:
                 groups=groups,
                 transactions=None,  # type: ignore[arg-type]
                 verifier=None,  # type: ignore[arg-type]
-                metrics=BrokerMetrics(),
+                metrics=BrokerCounters(),
                 random=Random(1),
             )
             dispatcher = Dispatcher(broker, "PLAINTEXT")

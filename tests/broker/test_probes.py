@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from odradek.health import Health
-from odradek.metrics import BrokerMetrics
+from odradek.metrics import endpoint
+from odradek.metrics.broker_metrics import BrokerMetrics
 from tests.support.broker import STEADY, Broker, Cluster, wait_until
 from tests.support.missing import require_ipv6
 from tests.support.ports import free_port
@@ -38,7 +39,7 @@ async def test_blocked_event_loop_is_noticed_by_the_thread_that_answers() -> Non
     now = 100.0
     port = free_port()
     health = Health(lambda: "", lambda: now)
-    stop = BrokerMetrics().serve(port, health)
+    stop = endpoint.serve(BrokerMetrics(), port, health)
     heartbeat = asyncio.create_task(health.run())
     try:
         await asyncio.sleep(0)
@@ -56,7 +57,7 @@ async def test_blocked_event_loop_is_noticed_by_the_thread_that_answers() -> Non
 
 async def test_broker_that_does_not_serve_is_healthy_but_not_ready() -> None:
     port = free_port()
-    stop = BrokerMetrics().serve(port, Health(lambda: "why"))
+    stop = endpoint.serve(BrokerMetrics(), port, Health(lambda: "why"))
     try:
         assert get(port, "/healthz") == (200, "ok\n")
         assert get(port, "/readyz") == (503, "why\n")
@@ -67,7 +68,7 @@ async def test_broker_that_does_not_serve_is_healthy_but_not_ready() -> None:
 async def test_probes_are_answered_on_ipv6_too() -> None:
     require_ipv6()
     port = free_port()
-    stop = BrokerMetrics().serve(port, Health(lambda: ""))
+    stop = endpoint.serve(BrokerMetrics(), port, Health(lambda: ""))
     try:
         assert get(port, "/readyz", "[::1]")[0] == 200
     finally:

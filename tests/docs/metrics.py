@@ -12,7 +12,19 @@ from tests.docs.markdown import cell, code, table
 from tests.layout.sources import ROOT
 
 PROGRAMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "Broker": ("9404", ("broker_image/src/odradek/metrics.py",)),
+    "Broker": (
+        "9404",
+        tuple(
+            f"broker_image/src/odradek/metrics/{module}.py"
+            for module in (
+                "broker_metrics",
+                "counters",
+                "replica_series",
+                "coordinator_series",
+                "connection_series",
+            )
+        ),
+    ),
     "Lag exporter": ("9308", ("operator/src/odradek_operator/exporter/page.py",)),
     "Operator": (
         "9406",

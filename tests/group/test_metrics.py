@@ -7,9 +7,10 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from odradek import metrics
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.offsets import CommittedOffset
+from odradek.metrics import coordinator_series
+from odradek.metrics.broker_metrics import BrokerMetrics
 from odradek.protocol.errors import ErrorCode
 from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
@@ -17,7 +18,7 @@ from tests.group.test_commit_order import NOBODY, SlowReplicas, loaded, run_read
 
 
 def series_of(coordinator: GroupCoordinator) -> CollectorRegistry:
-    broker = metrics.BrokerMetrics()
+    broker = BrokerMetrics()
     broker.watch({}, None, None, coordinator, None, {})  # type: ignore[arg-type]
     registry = CollectorRegistry()
     registry.register(broker)
@@ -57,8 +58,8 @@ async def test_groups_are_counted_with_their_offsets() -> None:
 
 
 async def test_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MOST_GROUPS", 1)
-    monkeypatch.setattr(metrics, "MOST_GROUP_OFFSETS", 2)
+    monkeypatch.setattr(coordinator_series, "MOST_GROUPS", 1)
+    monkeypatch.setattr(coordinator_series, "MOST_GROUP_OFFSETS", 2)
     coordinator = await two_groups()
     series = series_of(coordinator)
     assert samples(series, "kafka_consumergroup_members") == [("g", 0)]
@@ -70,7 +71,7 @@ async def test_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 def test_unexpected_exceptions_are_counted_by_kind_and_what_they_keep_out_is_shown() -> None:
     quarantines = Quarantines()
     registry = CollectorRegistry()
-    registry.register(metrics.BrokerMetrics(quarantines))
+    registry.register(BrokerMetrics(quarantines))
 
     def value(name: str, work: Work) -> float | None:
         return registry.get_sample_value(name, {"kind": work.kind})

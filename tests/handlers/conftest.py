@@ -14,7 +14,7 @@ import pytest
 from odradek.group.coordinator import GroupCoordinator
 from odradek.handlers import group_offsets
 from odradek.handlers.context import Broker
-from odradek.metrics import BrokerMetrics
+from odradek.metrics.counters import BrokerCounters
 from odradek.protocol.errors import ErrorCode
 from odradek.values import OFFSETS_TOPIC
 from odradek.zk.producer_ids import ProducerIdManager
@@ -58,7 +58,7 @@ def broker(replicas: Replicas) -> Broker:
         groups=SimpleNamespace(forget_partitions=lambda deleted: None),  # type: ignore[arg-type]
         transactions=SimpleNamespace(),  # type: ignore[arg-type]
         verifier=TrustingVerifier(),  # type: ignore[arg-type]
-        metrics=BrokerMetrics(),
+        metrics=BrokerCounters(),
         random=Random(1),
     )
 

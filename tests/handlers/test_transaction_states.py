@@ -10,7 +10,7 @@ from odradek.handlers import transaction_states
 from odradek.handlers.context import Broker
 from odradek.log.records import records
 from odradek.log.records.records import BatchOptions
-from odradek.metrics import BrokerMetrics
+from odradek.metrics.broker_metrics import BrokerMetrics
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.transaction_states import (
     DescribeProducersPartitionResponse,

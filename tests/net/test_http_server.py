@@ -15,7 +15,8 @@ import pytest
 from odradek import http_server
 from odradek.health import Health
 from odradek.http_server import MOST_CONNECTIONS, HttpAnswer, HttpRequest, HttpServer, plain
-from odradek.metrics import BrokerMetrics
+from odradek.metrics import endpoint
+from odradek.metrics.broker_metrics import BrokerMetrics
 from tests.support.memory_use import resident_bytes
 from tests.support.ports import free_port
 
@@ -40,7 +41,7 @@ def get(port: int, path: str) -> bytes:
 def broker_port() -> Iterator[int]:
     """The port of a broker's metrics and probes."""
     port = free_port()
-    stop = BrokerMetrics().serve(port, Health(lambda: ""))
+    stop = endpoint.serve(BrokerMetrics(), port, Health(lambda: ""))
     try:
         yield port
     finally:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from odradek.log.records.batch import Origin
 from odradek.log.records.records import make
-from odradek.metrics import BrokerMetrics
+from odradek.metrics.broker_metrics import BrokerMetrics
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.transactions import (
     WritableTxnMarkerPartitionResult,

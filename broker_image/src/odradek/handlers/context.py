@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from odradek.config import BrokerConfig
     from odradek.controller.loop import Controller
     from odradek.group.coordinator import GroupCoordinator
-    from odradek.metrics import BrokerMetrics
+    from odradek.metrics.counters import BrokerCounters
     from odradek.replica.manager import ReplicaManager
     from odradek.replica.metadata import MetadataCache
     from odradek.security.authorizer import Authorizer
@@ -84,7 +84,7 @@ class Broker:
     verifier: TransactionVerifier
     registration: CurrentRegistration
     producer_ids: ProducerIdManager
-    metrics: BrokerMetrics
+    metrics: BrokerCounters
     random: Random
     # None: everybody may do everything.
     authorizer: Authorizer | None = None

@@ -17,7 +17,7 @@ from odradek.handlers.context import Broker
 from odradek.handlers.conversion_memory import ConversionMemory
 from odradek.handlers.dispatch import Dispatcher
 from odradek.log.manager import LogManager
-from odradek.metrics import BrokerMetrics
+from odradek.metrics.broker_metrics import BrokerMetrics
 from odradek.net.broker_addresses import BrokerAddresses
 from odradek.net.connection_quotas import UNLIMITED_RATE, ConnectionQuotas
 from odradek.net.listener import Listener
@@ -160,7 +160,7 @@ def _broker(base: Foundation, parts: Parts, producer_ids: ProducerIdManager) -> 
         transactions=parts.transactions,
         verifier=parts.verifier,
         producer_ids=producer_ids,
-        metrics=base.metrics,
+        metrics=base.metrics.counters,
         random=Random(),  # noqa: S311 (spreads replicas, no secrets)
         authorizer=base.authorizer,
         answers=base.quotas.answers,

@@ -30,7 +30,8 @@ from odradek.controlled_shutdown import move_leaderships
 from odradek.health import Health
 from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager
-from odradek.metrics import BrokerMetrics
+from odradek.metrics import endpoint
+from odradek.metrics.broker_metrics import BrokerMetrics
 from odradek.net.broker_addresses import BrokerAddresses
 from odradek.net.listener import Listener
 from odradek.quarantine import Quarantines, Work
@@ -140,7 +141,7 @@ class Server:
         if not port:
             return
         try:
-            cleanup.callback(self._metrics.serve(port, self._health, host))
+            cleanup.callback(endpoint.serve(self._metrics, port, self._health, host))
         except OSError as error:
             raise StartError(f"cannot serve metrics on {host}:{port}: {error}") from error
         heartbeat = asyncio.create_task(self._health.run(), name="heartbeat")
