@@ -90,7 +90,7 @@ async def test_there_are_as_many_cleaners_as_the_setting_says(
             while not claim():
                 await asyncio.sleep(0.001)
 
-    monkeypatch.setattr(manager, "compact", meet)
+    monkeypatch.setattr(manager._compactor, "compact", meet)
     running = asyncio.create_task(manager.run())
     await until(lambda: cleaners() == 1)
     for threads, left in ((2, 1), (3, 0)):

@@ -403,7 +403,7 @@ def test_a_cancelled_move_leaves_nothing(make: Make, tmp_path: Path) -> None:
 def test_a_log_to_come_is_made_in_the_directory_that_was_asked_for(make: Make) -> None:
     manager = make()
     for partition in range(3):
-        manager.prefer(TopicPartition("t", partition), manager.online_directories[1])
+        manager.placement.prefer(TopicPartition("t", partition), manager.online_directories[1])
     logs = [new_log(manager, "t", partition, SMALL) for partition in range(3)]
     assert [home(log) for log in logs] == ["b"] * 3
     assert home(new_log(manager, "t", 3, SMALL)) == "a"

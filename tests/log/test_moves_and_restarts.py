@@ -229,7 +229,7 @@ def test_a_new_log_does_not_adopt_what_a_failed_move_left(make: Make, tmp_path: 
     manager, done = switched(make)
     assert manager.remove([KEY]) == {}
     assert folders(tmp_path) == ["a/orders-0"]
-    manager.prefer(KEY, os.path.dirname(done.former.directory))
+    manager.placement.prefer(KEY, os.path.dirname(done.former.directory))
     log = new_log(manager, *KEY, SMALL)
     assert home(log) == "a"
     assert values(log) == []

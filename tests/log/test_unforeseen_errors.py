@@ -132,8 +132,8 @@ async def test_rounds_that_fail_as_a_whole_do_not_end_the_work(
             loop.call_soon_threadsafe(enough.set)
         raise KeyError("unforeseen")
 
-    monkeypatch.setattr(manager, "compact", fail)
-    monkeypatch.setattr(manager, "housekeep", fail)
+    monkeypatch.setattr(manager._compactor, "compact", fail)
+    monkeypatch.setattr(manager._housekeeper, "round", fail)
     running = asyncio.create_task(manager.run())
     async with asyncio.timeout(60):
         await enough.wait()

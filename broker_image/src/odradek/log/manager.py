@@ -1,6 +1,6 @@
 """The logs of a broker, in all its `log.dirs`.
 
-`load` opens every partition. `run` does the background work (see `housekeeping` and `compactor`)
+`load` opens every partition (see `loading`). `run` does the background work (see `background`)
 until it is cancelled. `close` makes everything durable and leaves the clean-shutdown marks. A
 directory that fails (see `directory`) takes its partitions offline, and `on_dir_failure` is called;
 the other directories go on. `stop_loading` ends `load` early; `close` must follow.
@@ -16,31 +16,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from odradek import slices
 from odradek.config import BrokerConfig, TopicConfig
+from odradek.log import loading
+from odradek.log.background import BackgroundWork
 from odradek.log.compactor import Compactor
-from odradek.log.directory import CLOSING_THREADS, Directory, Folder, LogDirError, shortage_reason
-from odradek.log.future_logs import Found, FutureLogs, latest_epoch, resolve, size
+from odradek.log.directory import CLOSING_THREADS, Directory, LogDirError, shortage_reason
+from odradek.log.future_logs import FutureLogs, latest_epoch, resolve, size
 from odradek.log.housekeeping import Housekeeper
 from odradek.log.partition import recovery, topic_identity
 from odradek.log.partition.checkpoints import LogDirMeta
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.partition.topic_identity import CorruptIdentityError, TopicIdentity
-from odradek.log.segment.files import DiskThreads, StoppedError, is_shortage
+from odradek.log.placement import LogPlacement
+from odradek.log.segment.files import DiskThreads, is_shortage
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-_TICK_S = 1.0
-# Folders that a thread opens in one go, at most.
-_OPENED_AT_ONCE = 50
 # Threads that read or write the `partition.metadata` of many logs at the same time.
 _IDENTITY_THREADS = 4
-# Partitions to come that have a preferred directory; the oldest wish goes first.
-_MAX_PREFERRED = 10_000
-
 T = TypeVar("T")
 
 
@@ -115,13 +111,15 @@ class LogManager:
         self._partitions: dict[str, set[int]] = {}
         self._lock = threading.Lock()
         self._creation_lock = threading.Lock()
-        self._preferred: dict[TopicPartition, str] = {}
+        self.placement = LogPlacement()
         self._housekeeper = Housekeeper(
             config, self._directories, self._environment, self._quarantines
         )
         self.futures = FutureLogs(self._directories, self._housekeeper, self._environment)
         self._compactor = Compactor(config, self._directories, self._environment, self._quarantines)
-        self._reconfigured = asyncio.Event()
+        self._background = BackgroundWork(
+            config, self.disk, self._housekeeper, self._compactor, self._quarantines
+        )
 
     # -- start ----------------------------------------------------------------------------------
 
@@ -144,32 +142,12 @@ class LogManager:
         Raises LogDirError when a directory belongs to another broker or cluster, is in use or there
         twice, or when none of them works, and StoppedError after `stop_loading`.
         """
-        for directory in self._directories:
-            try:
-                directory.claim(LogDirMeta(self.config.broker_id, self.cluster_id))
-            except OSError as error:
-                directory.fail_at_start(error)
-        self._check_distinct()
-        resolution = resolve(
-            (
-                Found(directory, folder)
-                for directory in self._online()
-                for folder in self._folders(directory)
-            ),
-            latest_epoch,
-            size,
-        )
+        loading.claim(self._directories, LogDirMeta(self.config.broker_id, self.cluster_id))
+        resolution = resolve(loading.find(self._online(), self._housekeeper), latest_epoch, size)
         self.futures.supersede(resolution.superseded)
-        work = [(one.directory, one.folder) for one in resolution.kept]
-        done = 0
+        loader = loading.Loader(self._topic_config, self._environment, self._opened)
         threads = self.config.num_recovery_threads_per_data_dir * len(self._directories)
-        with ThreadPoolExecutor(threads) as pool:
-            parts = slices.cut_for_threads(work, threads, _OPENED_AT_ONCE)
-            for opened in pool.map(self._load_some, parts):
-                done += opened
-                progress(done, len(work))
-        if self._loading_stops.is_set():
-            raise StoppedError
+        loader.open_all(resolution.kept, threads, progress)
         for key, log, directory in self.futures.take_orphans(self.logs()):
             self._take(key, log, directory)
         self.futures.settle_start(resolution, self.logs())
@@ -178,74 +156,15 @@ class LogManager:
             raise LogDirError(f"none of log.dirs can be used: {reasons}")
         self._is_loaded = True
 
-    def _check_distinct(self) -> None:
-        """Raise LogDirError if two of the paths lead to one directory. Its lock does not tell: it
-        keeps out other processes.
-        """
-        found: dict[tuple[int, int], Directory] = {}
-        for directory in self._online():
-            other = found.setdefault(directory.identity, directory)
-            if other is not directory:
-                raise LogDirError(
-                    f"log.dirs has the same directory twice: {other.path} and {directory.path}"
-                )
-
     def stop_loading(self) -> None:
         """Have `load` in another thread open no further log, and break off those under recovery."""
         self._loading_stops.set()
 
-    def _folders(self, directory: Directory) -> list[Folder]:
-        try:
-            found, doomed = directory.folders()
-        except OSError as error:
-            directory.fail_at_start(error)
-            return []
-        for path in doomed:
-            self._housekeeper.doom(directory, path)
-        if found and not directory.was_clean:
-            logger.info(
-                "recovering %d logs in %s, which was not closed cleanly", len(found), directory.path
-            )
-        return found
-
-    def _load_some(self, some: Sequence[tuple[Directory, Folder]]) -> int:
-        for number, (directory, folder) in enumerate(some):
-            if self._loading_stops.is_set():
-                return number
-            with contextlib.suppress(StoppedError):
-                self._load_one(directory, folder)
-        return len(some)
-
-    def _load_one(self, directory: Directory, folder: Folder) -> None:
-        topic, partition = folder.key
-        if directory.failure is not None:
-            return
-        try:
-            log, report = recovery.open_log(
-                directory.file(folder.name),
-                topic,
-                partition,
-                self._topic_config(topic),
-                self._environment,
-                folder.known,
-            )
-        except OSError as error:
-            directory.fail_at_start(error)
-            return
-        if report.truncated_bytes or report.dropped_segments or report.rebuilt:
-            logger.warning(
-                "recovered %s: truncated %d bytes, dropped %d segments, rebuilt %s",
-                folder.name,
-                report.truncated_bytes,
-                report.dropped_segments,
-                ", ".join(map(os.path.basename, report.rebuilt)) or "nothing",
-            )
-        log.high_watermark = folder.high_watermark
-        log.is_future = folder.is_future
+    def _opened(self, key: TopicPartition, log: Log, directory: Directory) -> None:
         if log.is_future:
-            self.futures.add(folder.key, log, directory)
+            self.futures.add(key, log, directory)
         else:
-            self._take(folder.key, log, directory)
+            self._take(key, log, directory)
 
     def _take(self, key: TopicPartition, log: Log, directory: Directory) -> None:
         self._put(key, log, directory)
@@ -336,9 +255,10 @@ class LogManager:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory for {topic}-{partition}"
             )
-        directory = self._place(key, online)
         copy = self.futures.get(key)
-        if copy is not None and os.path.dirname(copy.directory) == directory.path:
+        taken = os.path.dirname(copy.directory) if copy is not None else None
+        directory = self.placement.choose(key, online, taken)
+        if directory.path == taken:
             self.futures.discard([key])  # it is empty, or of a former replica
         try:
             self._housekeeper.free_name(directory, key)
@@ -358,32 +278,8 @@ class LogManager:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         log.compaction_paused = self.futures.get(key) is not None
         self._put(key, log, directory)
-        self._preferred.pop(key, None)
+        self.placement.forget(key)
         return directory
-
-    def _place(self, key: TopicPartition, online: Collection[Directory]) -> Directory:
-        copy = self.futures.get(key)
-        taken = os.path.dirname(copy.directory) if copy is not None else None
-        path = self._preferred.get(key)
-        if path is None:
-            return min(online, key=lambda each: (each.path == taken, len(each)))
-        for directory in online:
-            if directory.path == path:
-                return directory
-        raise KafkaError(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"Can not create log {key} because log directory {path} is offline",
-        )
-
-    def prefer(self, key: TopicPartition, path: str) -> None:
-        """Let the log of a partition that is not here yet be created in this directory (KIP-113).
-
-        Forgotten at the next start, as in Kafka.
-        """
-        self._preferred.pop(key, None)
-        self._preferred[key] = path
-        if len(self._preferred) > _MAX_PREFERRED:
-            self._preferred.pop(next(iter(self._preferred)), None)
 
     def switch_to_future(self, key: TopicPartition) -> Replacement | None:
         """Let the future log of a partition replace its current log at once; return None where it
@@ -536,10 +432,7 @@ class LogManager:
 
     async def run(self) -> None:
         """Run the background work until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_house())
-            if self.config.log_cleaner_enable:
-                tasks.create_task(self._keep_cleaners())
+        await self._background.run()
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Change the thread pools and the log cleaner; called on the event loop."""
@@ -547,34 +440,7 @@ class LogManager:
         self.disk.resize(_disk_threads(config))
         self.readers.resize(config.num_io_threads)
         self._compactor.configure(config)
-        self._reconfigured.set()
-
-    async def _keep_cleaners(self) -> None:
-        """Have as many tasks that compact as `log.cleaner.threads` says."""
-        cleaners: dict[int, asyncio.Task[None]] = {}
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                self._reconfigured.clear()
-                for number in range(self.config.log_cleaner_threads):
-                    if number not in cleaners or cleaners[number].done():
-                        cleaners[number] = tasks.create_task(
-                            self._keep_compacting(number), name=f"cleaner-{number}"
-                        )
-                await self._reconfigured.wait()
-
-    async def _keep_house(self) -> None:
-        while True:
-            with self._quarantines.guard(Work.MAINTENANCE, "logs"):
-                await self.disk.run(self.housekeep)
-            await asyncio.sleep(_TICK_S)
-
-    async def _keep_compacting(self, number: int) -> None:
-        while number < self.config.log_cleaner_threads:
-            compacted = False
-            with self._quarantines.guard(Work.COMPACTION, "logs"):
-                compacted = await self.disk.run(self.compact)
-            if not compacted:
-                await asyncio.sleep(self.config.log_cleaner_backoff_ms / 1000)
+        self._background.reconfigure(config)
 
     def housekeep(self) -> None:
         """Run one round of the background work that is due, except compaction."""

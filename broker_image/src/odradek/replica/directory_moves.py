@@ -121,7 +121,7 @@ class DirectoryMoves:
         if partition is None:
             if self._hosted.metadata.partition(*key) is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{key} does not exist")
-            self._logs.prefer(key, path)
+            self._logs.placement.prefer(key, path)
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{key} has no replica here")
         if partition.offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Partition {key} is offline")
