@@ -101,9 +101,23 @@ def test_authorizer_is_a_setting_like_any_other() -> None:
         cluster(config={"authorizer.class.name": "org.example.Mine"})
 
 
-def test_line_break_cannot_smuggle_a_key() -> None:
-    with pytest.raises(spec.InvalidSpec):
-        cluster(config={"unheard.of": "1\nbroker.id=7"})
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("unheard.of", "1\nbroker.id=7"),
+        ("unheard.of", "1\rbroker.id=7"),
+        ("unheard.of", "1\u2028broker.id=7"),
+        ("1\rbroker.id", "7"),
+        ("log.dirs:/elsewhere", ""),
+        ("log.dirs =/elsewhere", ""),
+        ("#log.dirs", "/elsewhere"),
+        ("unheard.of", "\0"),
+    ],
+)
+def test_no_setting_can_smuggle_another_one(name: str, text: str) -> None:
+    with pytest.raises(spec.InvalidSpec, match="would not read") as refused:
+        cluster(config={name: text})
+    assert refused.value.reason == "InvalidConfig"
 
 
 def desired(

@@ -150,6 +150,16 @@ def load_properties(text: str) -> dict[str, str]:
     return values
 
 
+def property_line(name: str, text: str) -> str:
+    r"""Return the line of one property. A Java properties file takes \ for an escape and drops
+    spaces in front; nothing else is escaped, so not every name can be read back.
+    """
+    escaped = text.replace("\\", "\\\\")
+    if escaped.startswith((" ", "\t")):
+        escaped = f"\\{escaped}"
+    return f"{name}={escaped}\n"
+
+
 def _split(line: str) -> tuple[str, str]:
     escaped = False
     for index, char in enumerate(line):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from odradek.properties import property_line
 from odradek_operator.cluster import (
     asked,
     listener_objects,
@@ -145,18 +146,12 @@ def server_properties(
         "odradek.metrics.port": str(spec.metrics_port),
         **(zookeeper.settings if zookeeper is not None else {}),
     }
-    return "".join(f"{name}={_escape(text)}\n" for name, text in sorted(values.items()))
+    return "".join(property_line(name, text) for name, text in sorted(values.items()))
 
 
 def _static(spec: ClusterSpec) -> ClusterSpec:
     fixed = {name: text for name, text in spec.config.items() if name not in spec.dynamic}
     return replace(spec, config=fixed)
-
-
-def _escape(text: str) -> str:
-    r"""A Java properties file takes \ for an escape and drops spaces in front."""
-    escaped = text.replace("\\", "\\\\")
-    return f"\\{escaped}" if escaped.startswith((" ", "\t")) else escaped
 
 
 def racks_file(racks: Mapping[str, str]) -> str:

@@ -489,8 +489,12 @@ def _check_broker_config(config: Mapping[str, str], zookeeper: str) -> None:
     if owned:
         raise InvalidSpec("InvalidConfig", f"the operator sets {', '.join(owned)} itself")
     for name, text in config.items():
-        if "\n" in name or "\n" in text:
-            raise InvalidSpec("InvalidConfig", f"{name.splitlines()[0]} contains a line break")
+        if not _can_be_read(name, text):
+            raise InvalidSpec(
+                "InvalidConfig",
+                f"brokers would not read {name!r} as it is written: a name has no spaces, = and :, "
+                "and does not begin with # or !; neither name nor value has a line break",
+            )
     # The operator writes these itself, with the keys and certificates that they name.
     if refused := security_settings.asked_for(config):
         raise InvalidSpec(
@@ -509,6 +513,14 @@ def _check_broker_config(config: Mapping[str, str], zookeeper: str) -> None:
         )
     except properties.ConfigError as error:
         raise InvalidSpec("InvalidConfig", str(error)) from None
+
+
+def _can_be_read(name: str, text: str) -> bool:
+    """Return whether brokers read a setting from their file as it is, and nothing besides."""
+    try:
+        return properties.load_properties(properties.property_line(name, text)) == {name: text}
+    except properties.ConfigError:
+        return False
 
 
 def check_fits(spec: ClusterSpec, strangers: int = 0) -> None:
