@@ -223,6 +223,40 @@ def test_volumes_grow_where_their_class_allows_it_and_otherwise_the_cluster_says
     assert (size(0), size(1)) == ("2Gi", "1Gi")
 
 
+def test_stateful_set_of_others_is_left_alone_and_said_to_be_in_the_way(
+    place: Place, operator: Operator
+) -> None:
+    labels = {"app": "their"}
+    port = {"name": "kafka", "containerPort": 9092}
+    theirs = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "main-broker"},
+        "spec": {
+            "replicas": 5,
+            "serviceName": "their",
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "containers": [
+                        {"name": "broker", "image": "registry.test/a:1", "ports": [port]}
+                    ]
+                },
+            },
+        },
+    }
+    place.kubectl.apply(theirs)
+    place.create_cluster(1)
+    told = place.wait_for("kafkacluster", "main", "ApplyRejected")
+    expected = "StatefulSet main-broker exists and is not of KafkaCluster main: delete or rename it"
+    assert told["message"] == expected
+    assert place.kubectl.get("statefulset", "main-broker")["metadata"]["generation"] == 1
+    assert operator.metric("odradek_operator_reconcile_errors_total") == 0
+    place.kubectl("delete", "statefulset", "main-broker")
+    place.wait_for("kafkacluster", "main", "NoController")
+
+
 def test_invalid_broker_configuration_makes_nothing(place: Place, operator: Operator) -> None:
     place.create_cluster(1, config={"log.retention.ms": "a week"})
     refused = place.wait_for("kafkacluster", "main", "InvalidConfig")

@@ -47,6 +47,7 @@ from odradek_operator.shared import (
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.kube import KubeError
+from odradek_operator.shared.objects import metadata
 from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import Partitions
@@ -90,6 +91,10 @@ def reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> fl
     except ZnodeError as error:
         unreadable = status.stalled("ZnodeUnreadable", str(error))
         status_update.write_status(context, body, unreadable, _unseen(body))
+        return STEADY_SECONDS
+    except apply.NotOwnError as error:
+        foreign = status.stalled("ApplyRejected", str(error))
+        status_update.write_status(context, body, foreign, _unseen(body))
         return STEADY_SECONDS
     except CredentialsError as error:
         refused = NotPreparedError(error.reason, str(error))
@@ -452,11 +457,17 @@ def _settings(body: Body, wanted: ClusterSpec) -> dict[str, Any]:
 
 
 def _live_sets(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec) -> LiveSets:
-    """Return the StatefulSets as they are, None where there is none; the first is always listed."""
+    """Return the StatefulSets as they are, None where there is none; the first is always listed.
+
+    Raises NotOwnError: what somebody else's has says nothing of this cluster's brokers.
+    """
 
     def read(number: int) -> dict[str, Any] | None:
         name = broker_sets.set_name(meta.name, number)
-        return context.kube.get("apps/v1", "StatefulSet", meta.namespace, name)
+        live = context.kube.get("apps/v1", "StatefulSet", meta.namespace, name)
+        own = metadata(meta, name, cluster_objects.labels(meta))
+        apply.require_own({"kind": "StatefulSet", "metadata": own}, live)
+        return live
 
     first = read(0)
     many = max(wanted.per_node, broker_steps.sets_so_far(first))

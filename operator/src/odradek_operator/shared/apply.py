@@ -189,12 +189,17 @@ class NotOwnError(KubeError):
         self.code = 422
 
 
+def require_own(wanted: Mapping[str, Any], live: Mapping[str, Any] | None) -> None:
+    """Raise NotOwnError if somebody else's object has the name of an owned one."""
+    if live is not None and is_foreign(wanted, live):
+        raise NotOwnError(wanted)
+
+
 def differs(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
     """Return whether an owned object must be applied. Raises NotOwnError."""
     meta = wanted["metadata"]
     live = context.kube.get(wanted["apiVersion"], wanted["kind"], meta["namespace"], meta["name"])
-    if live is not None and is_foreign(wanted, live):
-        raise NotOwnError(wanted)
+    require_own(wanted, live)
     return live is None or kube.differs(wanted, live)
 
 
