@@ -120,6 +120,49 @@ def test_what_is_taken_out_of_the_spec_goes_from_the_pods_too(
     assert pod()["affinity"]
 
 
+def test_pods_get_what_users_add_and_nothing_is_applied_again_for_it(
+    place: Place, operator: Operator
+) -> None:
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    first, second = {"name": "TZ", "value": "UTC"}, {"name": "MALLOC_ARENA_MAX", "value": "2"}
+    added: dict[str, Any] = {
+        "podLabels": {"team": "logs"},
+        "podAnnotations": {"team": "logs", "prometheus.io/scrape": "false"},
+        "topologySpreadConstraints": [spread],
+    }
+    place.create_cluster(1, **added, env=[first, second])
+    become_controller(place, 0)
+    place.wait_for("kafkacluster", "main", "BrokersReady")
+
+    def template() -> dict[str, Any]:
+        found = place.kubectl.get("statefulset", "main-broker")
+        return dict(found["spec"]["template"])
+
+    meta, pod = template()["metadata"], template()["spec"]
+    assert meta["labels"].items() >= {"team": "logs", "odradek.io/cluster": "main"}.items()
+    assert meta["annotations"].items() >= added["podAnnotations"].items()
+    # A constraint without pods to count would spread nothing.
+    brokers = {"app.kubernetes.io/component": "broker", "odradek.io/cluster": "main"}
+    counted = {"labelSelector": {"matchLabels": brokers}}
+    assert pod["topologySpreadConstraints"] == [{**spread, **counted}]
+
+    def names() -> list[str]:
+        (container,) = template()["spec"]["containers"]
+        return [one["name"] for one in container["env"]][-2:]
+
+    assert names() == ["TZ", "MALLOC_ARENA_MAX"]
+    place.kubectl.apply(place.cluster_body(1, **added, env=[second, first]))
+    eventually(lambda: names() == ["MALLOC_ARENA_MAX", "TZ"], "the other order")
+    generation = place.kubectl.get("statefulset", "main-broker")["metadata"]["generation"]
+    looks = operator.metric("odradek_operator_reconcile_seconds_count")
+    eventually(
+        lambda: operator.metric("odradek_operator_reconcile_seconds_count") > looks + 3,
+        "further looks",
+    )
+    now = place.kubectl.get("statefulset", "main-broker")["metadata"]["generation"]
+    assert now == generation
+
+
 def test_steady_state_writes_nothing_and_a_deleted_child_comes_back(
     place: Place, operator: Operator
 ) -> None:

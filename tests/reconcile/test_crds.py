@@ -64,6 +64,7 @@ BATCH["spec"]["job"]["trigger"] = "availableNow"
 ICEBERG = {"sink": {"iceberg": {"path": "/data/t"}}, "volume": {"size": "1Gi"}}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
 FAST_DISKS = {"key": "disks", "operator": "In", "values": ["fast"]}
 ANY_BROKER = {"matchExpressions": [{"key": "odradek.io/cluster", "operator": "Exists"}]}
 AFFINITY = {
@@ -181,6 +182,15 @@ def kubectl(api: ApiServer) -> Kubectl:
             "spec/brokers/affinity/podAntiAffinity",
             {PREFERRED: [{"weight": 101, "podAffinityTerm": {"topologyKey": "zone"}}]},
         ),
+        (CLUSTER, "spec/brokers/podLabels", {"odradek.io/cluster": "other"}),
+        (CLUSTER, "spec/brokers/podLabels", {"controller-revision-hash": "1"}),
+        (CLUSTER, "spec/brokers/podAnnotations", {"odradek.io/template-hash": "1"}),
+        (CLUSTER, "spec/brokers/topologySpreadConstraints", [{**SPREAD, "maxSkew": 0}]),
+        (CLUSTER, "spec/brokers/topologySpreadConstraints", [{**SPREAD, "minDomains": 2}]),
+        (CLUSTER, "spec/brokers/topologySpreadConstraints", [SPREAD, SPREAD]),
+        (CLUSTER, "spec/brokers/env", [{"name": "POD_NAME", "value": "main-broker-7"}]),
+        (CLUSTER, "spec/brokers/env", [{"name": "ODRADEK_A", "value": "1"}]),
+        (CLUSTER, "spec/brokers/env", [{"name": "A"}, {"name": "A"}]),
         (TOPIC, "spec/topicName", "a/b"),
         (TOPIC, "spec/topicName", ".."),
         (TOPIC, "spec/topicName", "x" * 250),
@@ -238,6 +248,16 @@ def kubectl(api: ApiServer) -> Kubectl:
         (GROUP, "spec/job/sink", {"console": {}, "topic": {"name": "t"}}),
         (GROUP, "spec/job/sink", {"parquet": {}}),
         (GROUP, "spec/job/sink", {"jdbc": {"url": "http://x", "table": "t"}}),
+        (
+            GROUP,
+            "spec/job/sink/jdbc",
+            {
+                "url": "jdbc:a",
+                "table": "t",
+                "secretRef": {"name": "db"},
+                "credentialsSecret": "db",
+            },
+        ),
         (GROUP, "spec/job/trigger", "soon"),
         (GROUP, "spec/job/schedule", "@hourly"),
         (BATCH, "spec/job/schedule", "0 * * *"),

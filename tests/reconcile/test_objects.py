@@ -240,6 +240,14 @@ _APART = {"labelSelector": {"matchLabels": cluster_objects.selector(META)}}
         {"priorityClassName": "high"},
         {"resources": {"limits": {"memory": "1Gi"}}},
         {"affinity": {"podAffinity": {}}},
+        {"podLabels": {"team": "logs"}},
+        {"podAnnotations": {"team": "logs"}},
+        {
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+            ]
+        },
+        {"env": [{"name": "TZ", "value": "UTC"}]},
     ],
     ids=lambda extra: next(iter(extra)),
 )
@@ -305,6 +313,15 @@ def test_job_on_an_object_store_has_no_claim_and_the_keys_of_its_secret() -> Non
     (container,) = pod["spec"]["containers"]
     assert container["envFrom"] == [{"secretRef": {"name": "s3"}}]
     assert {mount["name"] for mount in container["volumeMounts"]} == {"job", "tmp", "auth"}
+
+
+@pytest.mark.parametrize("named", [{"secretRef": {"name": "db"}}, {"credentialsSecret": "db"}])
+def test_login_of_a_database_is_files_of_the_driver(named: dict[str, Any]) -> None:
+    wanted = group(sink={"jdbc": {"url": "jdbc:postgresql://db/shop", "table": "t", **named}})
+    assert wanted.job is not None
+    text = driver_objects.job_file(META, wanted, wanted.job, PLATFORM, Addresses("h:1", "zk:2/a"))
+    pod = driver_objects.driver_pod(META, wanted.job, PLATFORM, text)
+    assert {"name": "credentials", "secret": {"secretName": "db"}} in pod["spec"]["volumes"]
 
 
 def test_claim_that_many_nodes_can_have_leaves_executors_where_there_is_room() -> None:

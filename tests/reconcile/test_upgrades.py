@@ -258,6 +258,10 @@ OTHERS: dict[str, Any] = {
     "affinity": {"nodeAffinity": {}},
     "tolerations": ({"operator": "Exists"},),
     "priority_class": "high",
+    "pod_labels": {"team": "logs"},
+    "pod_annotations": {"team": "logs"},
+    "spread": ({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"},),
+    "env": ({"name": "TZ", "value": "UTC"},),
 }
 # These change no template, or by the listeners and the login alone.
 ELSEWHERE = {

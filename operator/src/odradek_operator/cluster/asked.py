@@ -65,6 +65,10 @@ def spec_hash(
         "affinity": spec.affinity,
         "tolerations": spec.tolerations,
         "priorityClassName": spec.priority_class,
+        "podLabels": spec.pod_labels,
+        "podAnnotations": spec.pod_annotations,
+        "topologySpreadConstraints": spec.spread,
+        "env": spec.env,
         "listeners": None if setup is None else setup.annotations(),
         "zookeeperLogin": (
             None if zookeeper is None else [zookeeper.annotations(), zookeeper.files]

@@ -209,6 +209,8 @@ def desired_objects(
         pod = _pod_spec(meta, own, one, image, pull_policy, pull_secrets, own_setup)
         request = asked.request_for(spec, live)
         notes = {
+            **scrape_annotations(own.metrics_port),
+            **spec.pod_annotations,
             # Without the settings that running brokers take (`settings`).
             CONFIG_HASH: digest(
                 server_properties(_static(own), own_setup, zookeeper, shares=brokers.share_nodes)
@@ -216,7 +218,6 @@ def desired_objects(
             # Of all sets alike, so that it tells who runs with the listeners of now.
             **(setup.annotations() if setup is not None else {}),
             **(zookeeper.annotations() if zookeeper is not None else {}),
-            **scrape_annotations(own.metrics_port),
             **({asked.REQUEST: request} if request is not None else {}),
         }
         workload = _stateful_set(meta, spec, one, live, count, pod, notes, setup, zookeeper)
@@ -303,7 +304,10 @@ def _stateful_set(
     if zookeeper is not None:
         _add_zookeeper(pod, zookeeper)
     template = {
-        "metadata": {"labels": {**labels(meta), **one.labels}, "annotations": dict(pod_notes)},
+        "metadata": {
+            "labels": {**spec.pod_labels, **labels(meta), **one.labels},
+            "annotations": dict(pod_notes),
+        },
         "spec": pod,
     }
     # The live template may hold removed fields and additions of others, so templates are compared
@@ -389,6 +393,9 @@ def _pod_spec(
         pod["tolerations"] = [dict(each) for each in spec.tolerations]
     if spec.priority_class:
         pod["priorityClassName"] = spec.priority_class
+    if spec.spread:
+        counted = {"labelSelector": {"matchLabels": selector(meta)}}
+        pod["topologySpreadConstraints"] = [{**counted, **each} for each in spec.spread]
     return pod
 
 
@@ -433,6 +440,7 @@ def _container(
             field_env("POD_NAME", "metadata.name"),
             field_env("NODE_NAME", "spec.nodeName"),
             advertised,
+            *map(dict, spec.env),
         ],
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"}

@@ -78,7 +78,7 @@ def parse(job: Mapping[str, Any]) -> JobSpec:
         node_selector=job.get("nodeSelector", {}),
         tolerations=tuple(job.get("tolerations", ())),
         priority_class=job.get("priorityClassName"),
-        credentials_secret=job["sink"].get("jdbc", {}).get("credentialsSecret"),
+        credentials_secret=_credentials(job["sink"].get("jdbc", {})),
         available_now=job.get("trigger") == "availableNow",
         schedule=_schedule(job),
         suspend=job.get("suspend", False),
@@ -90,6 +90,11 @@ def parse(job: Mapping[str, Any]) -> JobSpec:
         additions=_additions(job),
         raw=job,
     )
+
+
+def _credentials(jdbc: Mapping[str, Any]) -> str | None:
+    found: str | None = jdbc.get("secretRef", {}).get("name", jdbc.get("credentialsSecret"))
+    return found
 
 
 def _schedule(job: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ Nothing is written for an invalid resource, and it is not tried again until it c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -184,6 +184,10 @@ class ClusterSpec:
     per_node: int = 1
     image: str | None = None
     rollout: RolloutSpec = RolloutSpec()
+    pod_labels: Mapping[str, str] = field(default_factory=dict)
+    pod_annotations: Mapping[str, str] = field(default_factory=dict)
+    spread: tuple[Mapping[str, Any], ...] = ()
+    env: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def brokers(self) -> BrokerSets:
@@ -461,6 +465,10 @@ def parse_cluster(body: Body) -> ClusterSpec:
         per_node=per_node,
         image=spec.get("image"),
         rollout=_rollout(spec.get("rollout", {})),
+        pod_labels=brokers.get("podLabels", {}),
+        pod_annotations=brokers.get("podAnnotations", {}),
+        spread=tuple(brokers.get("topologySpreadConstraints", ())),
+        env=tuple(brokers.get("env", ())),
     )
 
 
