@@ -75,7 +75,14 @@ PHASES = {
     "Failed": Truth.FAILED,
 }
 REFUSED_PLANS = frozenset(
-    {"InvalidMove", "NotEnoughBrokers", "UnknownPartition", "UnknownTopic", "PlanTooLarge"}
+    {
+        "InvalidMove",
+        "NotEnoughBrokers",
+        "UnknownBroker",
+        "UnknownPartition",
+        "UnknownTopic",
+        "PlanTooLarge",
+    }
 )
 _BY_REASON = {reason: truth for truth, text in REASONS.items() for reason in text.split()}
 

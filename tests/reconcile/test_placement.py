@@ -64,6 +64,16 @@ def test_added_brokers_get_their_share_and_nothing_else_moves(seen: Seen, more: 
         assert all(counts[one] >= min(fair, longest) - 1 for one in added)
 
 
+def test_brokers_that_may_be_removed_are_there_or_hold_replicas() -> None:
+    held = {TopicPartition("t", 0): (0, 9)}
+    seen = Seen(held, {0: None, 1: None}, others=frozenset({4}))
+    assert placement.plan_removed(seen, [4]) == {}
+    assert placement.plan_removed(seen, [1]) == {}
+    assert placement.plan_removed(seen, [9]) == {TopicPartition("t", 0): (0, 1)}
+    with pytest.raises(PlanError, match=r"brokers \[7\] are none of \[0, 1, 4, 9\]"):
+        placement.plan_removed(seen, [7, 4])
+
+
 @settings(deadline=None)
 @given(layouts(), st.data())
 def test_removed_brokers_end_up_empty_and_others_keep_what_they_have(

@@ -160,7 +160,10 @@ def test_modes_plan_from_what_is_there_and_finished_ones_go_when_their_time_is_o
         reassignment("absent", "AddBrokers", brokers=[7]),
         reassignment("narrow", "RemoveBrokers", brokers=[1]),
         reassignment("unknown", "PreferredLeader", topics=["no-such-topic"]),
+        reassignment("typo", "RemoveBrokers", brokers=[1, 7]),
     )
+    typo = place.wait_for("reassignment", "typo", "UnknownBroker")
+    assert typo["message"].startswith("brokers [7] are none of [0, 1, 2]")
     place.wait_for("reassignment", "absent", "BrokerUnavailable")
     place.wait_for("reassignment", "narrow", "NotEnoughBrokers")
     place.wait_for("reassignment", "unknown", "UnknownTopic")

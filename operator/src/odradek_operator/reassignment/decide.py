@@ -67,8 +67,11 @@ def make_plan(
     topics: Mapping[str, TopicView],
     brokers: Mapping[BrokerId, str | None],
     nodes: Mapping[int, str] = MappingProxyType({}),
+    others: frozenset[int] = frozenset(),
 ) -> ReassignmentPlan:
     """Return the plan of a Reassignment for these topics; `brokers` may get replicas.
+
+    `others` are further brokers, which get none.
 
     Where brokers share nodes, `nodes` has these, and no partition gets two replicas on one.
 
@@ -89,7 +92,7 @@ def make_plan(
             if state is not None:
                 leaders[partition], in_sync[partition] = state.leader, frozenset(state.isr)
     racks = {int(one): rack for one, rack in brokers.items()}
-    seen = placement.Seen(replicas, racks, leaders, in_sync, nodes)
+    seen = placement.Seen(replicas, racks, leaders, in_sync, nodes, others)
     chosen = spec.topics if spec.topics is not None else {one.topic for one in replicas}
     match spec.mode:
         case "Explicit":

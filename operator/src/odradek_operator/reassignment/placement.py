@@ -34,6 +34,8 @@ class PlanError(Exception):
 class Seen:
     """What is there. `brokers` are those that may get replicas, with their racks.
 
+    `others` are brokers that may get none, and may hold some: they are to go, or none of ours.
+
     `leaders` and `in_sync` tell of partitions that have a state. `nodes` has the nodes of all
     brokers that are known, where they share them.
     """
@@ -43,6 +45,7 @@ class Seen:
     leaders: Mapping[TopicPartition, int] = field(default_factory=dict)
     in_sync: Mapping[TopicPartition, frozenset[int]] = field(default_factory=dict)
     nodes: Mapping[int, str] = field(default_factory=dict)
+    others: frozenset[int] = frozenset()
 
     def node(self, broker: int) -> str:
         """Return the node of a broker; one that shares none is its own."""
@@ -210,6 +213,14 @@ def _feed(draft: _Draft, target: int, added: set[int]) -> bool:
 
 def plan_removed(seen: Seen, removed: Collection[int]) -> dict[TopicPartition, Replicas]:
     """Return moves that leave nothing on these brokers, which may be dead."""
+    holders = {one for replicas in seen.replicas.values() for one in replicas}
+    known = {*seen.brokers, *seen.others, *seen.nodes, *holders}
+    if unknown := sorted(set(removed) - known):
+        raise PlanError(
+            "UnknownBroker",
+            f"brokers {unknown} are none of {sorted(known)}: they are not registered, not in "
+            "spec.brokers of the KafkaCluster, and hold no replicas",
+        )
     staying = {one: rack for one, rack in seen.brokers.items() if one not in removed}
     draft = _Draft(Seen(seen.replicas, staying, nodes=seen.nodes))
     for partition, replicas in sorted(seen.replicas.items()):

@@ -159,7 +159,8 @@ class _Pass:
         topics = observe.topics(zookeeper, observe.topic_names(zookeeper))
         try:
             cluster = self.around.cluster
-            plan = make_plan(self.wanted, topics, cluster.brokers, cluster.nodes)
+            others = frozenset({*self.around.endpoints, *cluster.wanted})
+            plan = make_plan(self.wanted, topics, cluster.brokers, cluster.nodes, others)
         except PlanError as error:
             waits = error.reason == "BrokerUnavailable"
             self._report("Pending" if waits else "Refused", error.reason, error.message)
