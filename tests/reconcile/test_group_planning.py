@@ -256,6 +256,22 @@ def test_a_job_that_fails_again_and_again_is_stalled() -> None:
     assert before == ("Restarting", "Reconciling", "STOP")
 
 
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"state": "Starting", "executors": 0},
+        {"state": "Running", "executors": 0},
+        {"state": "Running", "executors": 2, "batchRunningSeconds": 9},
+    ],
+)
+def test_the_next_driver_of_a_failing_job_changes_nothing_until_it_works(
+    report: dict[str, Any],
+) -> None:
+    conditions, _ = judge("Running", report, failures=drivers.BROKEN_AFTER)
+    assert (conditions[0].reason, conditions[2].status) == ("JobFailing", True)
+    assert judged("Running", GOOD, failures=drivers.BROKEN_AFTER)[0] == "Running"
+
+
 def test_group_without_znodes_is_absent_and_one_without_members_empty() -> None:
     views = (ObservedGroup(False, 0, {}), ObservedGroup(True, 0, {}), ObservedGroup(True, 2, {}))
     states = [group_conditions.state_of(view) for view in views]

@@ -118,7 +118,8 @@ def judge_job(
         case _ if not told.get("executors") and not starts:
             # No batch can run.
             fields["verdict"] = "STOP"
-    return _waiting(task, reason, text, seen.waited), fields
+    failing = _failing(memory, text) if reason in _STARTING else ()
+    return failing or _waiting(task, reason, text, seen.waited), fields
 
 
 def _may_have_members(memory: drivers.RestartState, seen: JobView) -> bool:
@@ -197,8 +198,13 @@ def _job_conditions(
             return status.ready(memory.phase, f"{message}{_guarantee(task)}")
         case "Stalled":
             return status.stalled(*drivers.stalled_reason(message))
-        case _ if memory.application >= drivers.BROKEN_AFTER:
-            text = f"failed {memory.application} times in a row; {message}"
-            return status.stalled("JobFailing", text)
         case phase:
-            return _waiting(task, phase, message, waited)
+            return _failing(memory, message) or _waiting(task, phase, message, waited)
+
+
+def _failing(memory: drivers.RestartState, message: str) -> tuple[Condition, ...]:
+    """Return the conditions of a job that fails again and again and has not run since; or none."""
+    if memory.application < drivers.BROKEN_AFTER:
+        return ()
+    text = f"failed {memory.application} times in a row; {message}"
+    return status.stalled("JobFailing", text)
