@@ -230,6 +230,54 @@ def give(place: Place, name: str, size: str) -> None:
     place.kubectl("patch", "pvc", name, *patch)
 
 
+def make_unscheduled(place: Place, name: str, claim: str, labels: dict[str, str]) -> None:
+    """Make a pod that waits for a claim, as the scheduler leaves it, and the claim."""
+    place.kubectl.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": claim},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Gi"}},
+                "storageClassName": "nosuch",
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {
+                "containers": [{"name": "broker", "image": "registry.test/a:1"}],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+            },
+        },
+    )
+    text = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims"
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": text}
+    patch = json.dumps({"status": {"phase": "Pending", "conditions": [unscheduled]}})
+    place.kubectl("patch", "pod", name, "--subresource=status", "--type=merge", "--patch", patch)
+
+
+def test_broker_without_a_volume_says_which_storage_class_it_waits_for(
+    place: Place, operator: Operator
+) -> None:
+    place.kubectl.apply(place.cluster_body(1, storage={"storageClassName": "nosuch"}))
+    place.wait_for("kafkacluster", "main", "BrokersStarting")
+    labels = place.kubectl.get("statefulset", "main-broker")["spec"]["template"]["metadata"]
+    make_unscheduled(place, "main-broker-0", "data-main-broker-0", labels["labels"])
+
+    def told() -> bool:
+        message = place.kubectl.condition("kafkacluster", "main").get("message", "")
+        return (
+            "0/3 nodes are available" in message
+            and "claim data-main-broker-0 is Pending: it waits for a volume of StorageClass nosuch"
+            in message
+        )
+
+    eventually(told, "the claim and its class", pause_s=0.2)
+
+
 def claim_size(place: Place, name: str) -> str:
     found = place.kubectl.get("pvc", name)
     return str(found["spec"]["resources"]["requests"]["storage"])

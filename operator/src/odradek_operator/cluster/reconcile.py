@@ -498,6 +498,13 @@ def _view(
 ) -> ClusterView:
     pods = context.kube.select("v1", "Pod", meta.namespace, cluster_objects.selector_text(meta))
     brokers = rollout.view_brokers(meta, pods, znodes.addresses, allowed)
+    unbound = {
+        one["metadata"]["name"]: text for one in pods if (text := apply.why_unbound(context, one))
+    }
+    brokers = tuple(
+        replace(one, trouble=f"{one.trouble}; {unbound[one.pod]}") if one.pod in unbound else one
+        for one in brokers
+    )
     later: tuple[str | None, ...] = ()
     if allowed.share_nodes:
         brokers = rollout.remember_nodes(brokers, body.get("status", {}).get("brokers", ()))

@@ -177,7 +177,9 @@ def _run(run: JobRun, body: Body, task: JobSpec, told: tuple[Condition, ...]) ->
 
 
 def _why_pending(context: ReconcileContext, pod: Object, text: str) -> str:
-    """Return what keeps a driver's pod from starting, which has a node and no other trouble."""
+    """Return what keeps a driver's pod from starting: a claim or a Secret that it lacks."""
+    if unbound := apply.why_unbound(context, pod):
+        return f"{text}; {unbound}"
     if "nodeName" not in pod["spec"] or pending_reason(pod):
         return text
     space = pod["metadata"]["namespace"]

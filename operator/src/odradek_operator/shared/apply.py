@@ -16,7 +16,7 @@ from itertools import takewhile
 from random import Random
 from typing import Any, Final
 
-from odradek_operator.shared import kube, spec
+from odradek_operator.shared import kube, pods, spec
 from odradek_operator.shared.kube import Kube, KubeError
 from odradek_operator.shared.objects import is_foreign
 from odradek_operator.shared.spec import FINALIZER, Body
@@ -230,6 +230,23 @@ def grow_claim(context: ReconcileContext, namespace: str, name: str, size: str) 
     if capacity is None or not kube.is_less(capacity, size):
         return None
     return Condition(GROWN, False, "Resizing", f"volume {name} has {capacity} of {size}")
+
+
+def why_unbound(context: ReconcileContext, pod: Mapping[str, Any]) -> str | None:
+    """Return which claim of a pod that gets no node has no volume; None: it is not for that."""
+    if "nodeName" in pod["spec"] or pods.pending_reason(pod) is None:
+        return None
+    for name in pods.claims(pod):
+        space = pod["metadata"]["namespace"]
+        live = context.kube.get("v1", "PersistentVolumeClaim", space, name)
+        if live is None or live.get("status", {}).get("phase") != "Pending":
+            continue
+        # Admission fills in the default class.
+        lacks = "it names no StorageClass, and there was no default one"
+        if storage_class := live["spec"].get("storageClassName"):
+            lacks = f"it waits for a volume of StorageClass {storage_class}, if there is one"
+        return f"claim {name} is Pending: {lacks}; see kubectl describe pvc {name}"
+    return None
 
 
 def namespace_terminating(context: ReconcileContext, namespace: str) -> bool:

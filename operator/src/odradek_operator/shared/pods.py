@@ -34,6 +34,13 @@ def pending_reason(pod: Mapping[str, Any]) -> str | None:
     return None
 
 
+def claims(pod: Mapping[str, Any]) -> list[str]:
+    """Return the volume claims without which a pod gets no node."""
+    volumes = pod["spec"].get("volumes", ())
+    found = [one["persistentVolumeClaim"] for one in volumes if "persistentVolumeClaim" in one]
+    return [one["claimName"] for one in found]
+
+
 def mounted_secrets(pod: Mapping[str, Any]) -> list[str]:
     """Return the Secrets without which a pod's containers do not start, as Kubernetes mounts them.
 
