@@ -117,6 +117,45 @@ def test_impossible_topics_write_nothing_and_are_not_tried_again(
     assert operator.metric("odradek_operator_reconcile_errors_total") == 0
 
 
+def test_invalid_topic_goes_on_to_show_what_there_is(place: Place, operator: Operator) -> None:
+    place.create_cluster(1)
+    place.kubectl.apply(place.topic("views", topicName="page_views", partitions=2))
+    eventually(lambda: place.client.exists(znodes.topic_path("page_views")), "t", pause_s=0.2)
+    place.elect("page_views")
+    place.wait_for("topic", "views", "Synced")
+    before = place.kubectl.get("topic", "views")["status"]
+    broken = {"retention.ms": "soon"}
+    place.kubectl.apply(place.topic("views", topicName="page_views", partitions=2, config=broken))
+    place.wait_for("topic", "views", "InvalidConfig")
+    after = place.kubectl.get("topic", "views")["status"]
+    shown = ("topicName", "partitions", "replicationFactor", "incarnation")
+    assert [after.get(one) for one in shown] == [before[one] for one in shown]
+
+
+def test_topic_that_takes_no_records_with_acks_all_is_ready_with_a_warning(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster(3, config={"min.insync.replicas": "2"})
+    own = {"min.insync.replicas": "3"}
+    fits = {"min.insync.replicas": "1"}
+    place.kubectl.apply(
+        place.topic("default", partitions=1, replicationFactor=1),
+        place.topic("own", partitions=1, replicationFactor=2, config=own),
+        place.topic("fits", partitions=1, replicationFactor=1, config=fits),
+    )
+    for topic in ("default", "own", "fits"):
+        exists = partial(place.client.exists, znodes.topic_path(topic))
+        eventually(exists, "the topic", pause_s=0.2)
+        place.elect(topic)
+        place.wait_for("topic", topic, "Synced")
+    for topic, told in (("default", "2 is larger than the replication factor 1"), ("own", "3 is")):
+        warning = place.kubectl.condition("topic", topic, "ConfigWarning")
+        assert (warning["status"], warning["reason"]) == ("True", "MinInsyncReplicas")
+        assert told in warning["message"]
+    conditions = place.kubectl.get("topic", "fits")["status"]["conditions"]
+    assert "ConfigWarning" not in {one["type"] for one in conditions}
+
+
 def test_existing_topics_are_adopted_only_as_the_resource_allows(
     place: Place, operator: Operator
 ) -> None:

@@ -42,7 +42,7 @@ from odradek_operator.shared.authorities import CLUSTER_CA
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.spec import API_VERSION, Body, ClusterKey, ClusterSpec
+from odradek_operator.shared.spec import API_VERSION, MIN_INSYNC, Body, ClusterKey, ClusterSpec
 from odradek_operator.shared.store import ResourceKey, ResourceStore
 from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
@@ -197,6 +197,7 @@ class Reconciler:
             settled_seconds=self._settled_seconds(namespace, name, frozenset(registered)),
             default_partitions=wanted.default_partitions if valid else None,
             default_replication_factor=wanted.default_replication_factor if valid else None,
+            min_insync=int(wanted.config.get(MIN_INSYNC, "1")),
         )
         return _ClusterContext(
             state,

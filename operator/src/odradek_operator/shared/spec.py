@@ -61,6 +61,7 @@ OPERATOR_OWNED_KEYS: Final = frozenset(
 )
 
 
+MIN_INSYNC: Final = "min.insync.replicas"
 OFFSETS_FACTOR: Final = "offsets.topic.replication.factor"
 DEFAULT_OFFSETS_FACTOR: Final = 3
 TRANSACTIONS_FACTOR: Final = "transaction.state.log.replication.factor"
@@ -70,7 +71,7 @@ DEFAULT_TRANSACTIONS_MIN_ISR: Final = 2
 # Without that many brokers topics are not created, and acks=all is refused.
 _REPLICA_COUNTS: Final = (
     "default.replication.factor",
-    "min.insync.replicas",
+    MIN_INSYNC,
     OFFSETS_FACTOR,
     TRANSACTIONS_FACTOR,
     TRANSACTIONS_MIN_ISR,
@@ -546,10 +547,14 @@ def check_fits(spec: ClusterSpec, strangers: int = 0) -> None:
         raise InvalidSpec("InvalidConfig", f"{shown} {verb} larger than {whole}")
 
 
+def topic_name(body: Body) -> str:
+    """Return the topic of a Topic, valid or not."""
+    return str(body["spec"].get("topicName", body["metadata"]["name"]))
+
+
 def parse_topic(body: Body) -> TopicSpec:
     """Read a Topic, raising InvalidSpec for an impossible configuration or assignment."""
     spec = body["spec"]
-    topic = spec.get("topicName", body["metadata"]["name"])
     config = dict(spec.get("config", {}))
     try:
         broker_config.check_topic_entries(config)
@@ -558,7 +563,7 @@ def parse_topic(body: Body) -> TopicSpec:
     assignment = _parse_assignment(spec.get("replicaAssignment", {}))
     return TopicSpec(
         cluster=spec["clusterRef"]["name"],
-        topic=topic,
+        topic=topic_name(body),
         partitions=len(assignment) or spec.get("partitions"),
         replication_factor=spec.get("replicationFactor"),
         assignment=assignment,

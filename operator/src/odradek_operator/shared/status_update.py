@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 from odradek_operator.shared import spec, status
@@ -43,14 +44,19 @@ def write_status(
 
 
 def refuse(
-    context: ReconcileContext, body: Body, error: spec.InvalidSpec, kept: Sequence[str] = ()
+    context: ReconcileContext,
+    body: Body,
+    error: spec.InvalidSpec,
+    kept: Sequence[str] = (),
+    seen: Mapping[str, Any] = MappingProxyType({}),
 ) -> float:
     """Report in the status why the spec is invalid.
 
-    `kept` names what the status remembers, and must once the spec is mended.
+    `kept` names what the status remembers, and must once the spec is mended; `seen` is what is
+    known in spite of it.
     """
     told = status.stalled(error.reason, error.message)
-    write_status(context, body, told, remembered(body, kept))
+    write_status(context, body, told, {**remembered(body, kept), **seen})
     return 300.0
 
 

@@ -76,7 +76,8 @@ class ClusterState:
 
     `settled_seconds` is how long the set of registered brokers has not changed. `reachable` False:
     ZooKeeper did not answer, or nobody can log in, as `away` says, and nothing else here means
-    anything. The defaults are None while the cluster's spec is invalid.
+    anything. The defaults are None while the cluster's spec is invalid; `min_insync` is that of
+    topics without one.
     """
 
     owner: Owner
@@ -89,6 +90,7 @@ class ClusterState:
     settled_seconds: float = 0.0
     default_partitions: int | None = 1
     default_replication_factor: int | None = 1
+    min_insync: int = 1
 
     @property
     def places(self) -> int:

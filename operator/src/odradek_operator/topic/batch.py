@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from odradek.zk import admin
-from odradek_operator.shared import apply, observe
+from odradek_operator.shared import apply, observe, spec
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.store import ResourceKey
@@ -44,24 +44,20 @@ def prepare(
         cluster = ClusterState(cluster.owner, cluster.paused, reachable=False, away=away)
     by_topic: dict[tuple[str, str], list[Body]] = {}
     for one in topics:
-        by_topic.setdefault((one["spec"]["clusterRef"]["name"], topic_name(one)), []).append(one)
+        name = spec.topic_name(one)
+        by_topic.setdefault((one["spec"]["clusterRef"]["name"], name), []).append(one)
     colliding = _colliding(batch)
     works: dict[ResourceKey, Callable[[], float]] = {}
     for key, body in batch.items():
         if key in colliding:
             continue
-        name = topic_name(body)
+        name = spec.topic_name(body)
         rivals = by_topic.get((body["spec"]["clusterRef"]["name"], name), ())
         view = views[name] if views else TopicView()
         works[key] = partial(
             reconcile_topic, context, zookeeper, body, view, cluster, rivals, reassignments, tables
         )
     return works
-
-
-def topic_name(body: Body) -> str:
-    """Return the topic of a resource, whether its name is valid or not."""
-    return str(body["spec"].get("topicName", body["metadata"]["name"]))
 
 
 def _read_views(zookeeper: ZooKeeper | None, bodies: Iterable[Body]) -> dict[str, TopicView] | None:
@@ -73,7 +69,7 @@ def _read_views(zookeeper: ZooKeeper | None, bodies: Iterable[Body]) -> dict[str
         return None
     names, deleting = set[str](), False
     for body in bodies:
-        names.add(topic_name(body))
+        names.add(spec.topic_name(body))
         deleting = deleting or "deletionTimestamp" in body["metadata"]
     return observe.topics(zookeeper if deleting else zookeeper.cached, sorted(names))
 
@@ -85,7 +81,7 @@ def _colliding(batch: Mapping[ResourceKey, Body]) -> set[ResourceKey]:
         return found
     seen: dict[str, str] = {}
     for key, body in sorted(batch.items(), key=lambda one: apply.age(one[1])):
-        name = topic_name(body)
+        name = spec.topic_name(body)
         if seen.setdefault(admin.metric_name(name), name) != name:
             found.add(key)
     return found

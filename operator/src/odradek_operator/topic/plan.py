@@ -25,11 +25,13 @@ from odradek.zk import admin
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from odradek_operator.shared import status
 from odradek_operator.shared.spec import (
+    MIN_INSYNC,
     TERMINATING_TIMEOUT,
     Body,
     ResourceMeta,
     TopicSpec,
     parse_time,
+    topic_name,
 )
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
@@ -76,7 +78,7 @@ def plan(
     `known_incarnation` is status.incarnation; `conflict` names an older resource of the same topic;
     `moves` are the Reassignments that this resource made.
     """
-    shown = _fields(spec, view, known_incarnation)
+    shown = seen_fields(spec.topic, view, known_incarnation)
     if conflict is not None:
         return _blocked("ResourceConflict", f"Topic {conflict} is older and owns this topic", shown)
     early = _before_looking(spec, cluster)
@@ -443,13 +445,33 @@ def with_pause(plan: TopicPlan, spec: TopicSpec, cluster: ClusterState) -> Topic
     return replace(plan, conditions=told)
 
 
+def with_warning(plan: TopicPlan, view: TopicView, cluster: ClusterState) -> TopicPlan:
+    """Return the plan with what is wrong with a topic that is as its spec says."""
+    if not plan.conditions or view.assignment is None or not cluster.reachable:
+        return plan
+    factor = drift.replication_factor(view.assignment)
+    text = (view.config or {}).get(MIN_INSYNC, str(cluster.min_insync))
+    if not text.isdecimal() or int(text) <= factor:
+        return plan
+    warning = Condition(
+        "ConfigWarning",
+        True,
+        "MinInsyncReplicas",
+        f"{MIN_INSYNC} {text} is larger than the replication factor {factor}: what producers send "
+        f"with acks=all is refused; set {MIN_INSYNC} in spec.config to {factor} or less, or raise "
+        "spec.replicationFactor",
+    )
+    return replace(plan, conditions=(*plan.conditions, warning))
+
+
 def _blocked(reason: str, message: str, shown: Mapping[str, Any]) -> TopicPlan:
     synced = Condition("Synced", False, reason, message)
     return TopicPlan((), (*status.stalled(reason, message), synced, status.paused(False)), shown)
 
 
-def _fields(spec: TopicSpec, view: TopicView, known: int | None) -> dict[str, Any]:
-    shown: dict[str, Any] = {"topicName": spec.topic, "incarnation": known}
+def seen_fields(topic: str, view: TopicView, known: int | None) -> dict[str, Any]:
+    """Return what the status says of a topic, whatever is wanted of it."""
+    shown: dict[str, Any] = {"topicName": topic, "incarnation": known}
     if view.assignment is not None:
         shown["partitions"] = len(view.assignment.partitions)
         shown["replicationFactor"] = drift.replication_factor(view.assignment)
@@ -475,7 +497,7 @@ def plan_deletion(
     """
     if not meta.has_finalizer:
         return TopicPlan()
-    shown = _fields(spec, view, known_incarnation)
+    shown = seen_fields(spec.topic, view, known_incarnation)
     release = (SetFinalizer(False),)
     if spec.deletion_policy != "Delete" or not spec.managed:
         return TopicPlan(release, events=(retained(spec.topic),), requeue_after=0.0)
@@ -528,7 +550,7 @@ def leaves_data(body: Body) -> str | None:
     owned = body.get("status", {}).get("incarnation") is not None
     if not owned or wanted.get("deletionPolicy") == "Delete" or observes(wanted):
         return None
-    return str(wanted.get("topicName", body["metadata"]["name"]))
+    return topic_name(body)
 
 
 def observes(wanted: Body) -> bool:

@@ -39,6 +39,8 @@ from odradek_operator.topic.table import TableContext, TablePlan
 
 # Its ConsumerGroup wakes a Topic; this is for what it waits for beside that.
 TABLE_SECONDS: Final = 10.0
+# What the status of an invalid Topic keeps.
+_KEPT: Final = ("table", "partitions", "replicationFactor")
 _NO_TABLES: Final = TableContext()
 
 log = logging.getLogger(__name__)
@@ -89,7 +91,8 @@ def reconcile(
     try:
         wanted = spec.parse_topic(spec.for_deletion(body) if deleting else body)
     except spec.InvalidSpec as error:
-        return status_update.refuse(context, body, error, ("incarnation", "table"))
+        seen = topic_plan.seen_fields(spec.topic_name(body), view, known)
+        return status_update.refuse(context, body, error, _KEPT, seen)
     if deleting:
         ending = meta.has_finalizer and apply.namespace_terminating(context, meta.namespace)
         plan = topic_plan.plan_deletion(
@@ -100,6 +103,7 @@ def reconcile(
         if plan.awaits_leaders and topic_plan.was_just_created(body, context.now()):
             return topic_plan.SOON_SECONDS
     plan = topic_plan.with_pause(plan, wanted, cluster)
+    plan = topic_plan.with_warning(plan, view, cluster)
     if deleting and not meta.has_finalizer:
         # The garbage collector deletes what the Topic owns.
         return _carry_out(context, zookeeper, body, plan, TablePlan())
