@@ -875,6 +875,46 @@ def test_what_was_ready_is_looked_at_when_its_cluster_changes_or_goes() -> None:
         queues.stop()
 
 
+def test_topics_are_looked_at_as_a_reassignment_moves_their_replicas() -> None:
+    batches: queue.Queue[str] = queue.Queue()
+
+    def reconcile(
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        for key in batch:
+            batches.put(key.name)
+        return dict.fromkeys(batch, 600.0)
+
+    def looked_at(count: int) -> set[str]:
+        return {batches.get(timeout=30) for _ in range(count)}
+
+    def moving(revision: int, phase: str, done: int) -> dict[str, Any]:
+        body = resource("Reassignment", "r", clusterRef={"name": "c"}, mode="X", topics=["t"])
+        meta = {**body["metadata"], "resourceVersion": str(revision)}
+        return body | {
+            "metadata": meta,
+            "status": {"phase": phase, "partitions": {"total": 2, "done": done}},
+        }
+
+    store = ResourceStore()
+    queues = WorkQueues(store, reconcile)
+    try:
+        for name in ("t", "other"):
+            queues.submit(as_ready(resource("Topic", name, clusterRef={"name": "c"}), "Synced"))
+        assert looked_at(2) == {"t", "other"}
+        queues.submit(moving(1, "Running", 0))
+        assert looked_at(2) == {"r", "t"}
+        for revision, phase, done in ((2, "Running", 1), (3, "Completed", 2)):
+            # The operator knows what it wrote before the event comes.
+            store.put(moving(revision, phase, done))
+            queues.submit(moving(revision, phase, done))
+            assert looked_at(1) == {"t"}
+        queues.submit(moving(3, "Completed", 2))
+        assert batches.empty()
+    finally:
+        queues.stop()
+
+
 def test_cluster_that_a_topic_read_first_is_still_news_when_its_event_comes() -> None:
     body = cluster()
     topic = resource("Topic", "t", clusterRef={"name": "c"}, partitions=1, replicationFactor=1)

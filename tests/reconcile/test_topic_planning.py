@@ -267,6 +267,16 @@ def test_replicas_change_only_through_a_reassignment_of_its_own() -> None:
     assert "broker 3 died" in ended.conditions[0].message
     again = plan(wanted, existing(2, 2), known=77, moves=(failed,))
     assert reason(again) == "Reassigning"
+    # Somebody has taken back what one of them completed.
+    done_before = OwnMove(name, True, "Completed: 2 of 2 partitions done", completed=True)
+    repeated = plan(wanted, existing(2, 1), known=77, moves=(done_before,))
+    (step,) = repeated.steps
+    assert isinstance(step, StartMove)
+    assert step.wanted["metadata"]["name"] != name
+    # Others move them just now.
+    moving = TopicAssignment({0: (BrokerId(0), BrokerId(1))}, adding={0: (BrokerId(1),)})
+    held = plan(wanted, TopicView(moving, 0, 77, {}, 0), known=77)
+    assert (held.steps, reason(held)) == ((), "Reassigning")
     much = plan(body(replicationFactor=9), existing(1, 1), known=77)
     assert (much.steps, reason(much)) == ((), "InvalidReplicationFactor")
 

@@ -159,6 +159,8 @@ class WorkQueues:
         self._reconcile = reconcile
         self._lock = threading.Lock()
         self._queues: dict[Place, ClusterQueue] = {}
+        # How far each Reassignment was when Topics were last queued for it.
+        self._followed: dict[ResourceKey, tuple[object, ...]] = {}
         self._stopped = False
 
     def submit(self, body: Body) -> None:
@@ -169,10 +171,13 @@ class WorkQueues:
             if body["kind"] == "KafkaCluster":
                 self._wake_dependents(body, ready_too=_wants_other(former, body))
             self._wake_owners(body)
+        if body["kind"] == "Reassignment":
+            self._follow(body)
 
     def drop(self, body: Body) -> None:
         """Drop a deleted resource and queue what may have waited for its end."""
         self._store.drop(body)
+        self._followed.pop(key_of(body), None)
         self._wake_owners(body)
         if body["kind"] != "Reassignment":
             # A younger resource of the same topic or group may have waited for this deletion.
@@ -191,6 +196,21 @@ class WorkQueues:
         """Queue a Topic that waits for the Reassignment, or shows the ConsumerGroup, it created."""
         for owner in body["metadata"].get("ownerReferences", ()):
             self.wake(ResourceKey(owner["kind"], body["metadata"]["namespace"], owner["name"]))
+
+    def _follow(self, body: Body) -> None:
+        """Queue the Topics whose replicas a Reassignment moves, at each of its steps.
+
+        Its status is an own write, and so no news for the store.
+        """
+        key, progress = key_of(body), _progress(body)
+        if self._followed.get(key) == progress:
+            return
+        self._followed[key] = progress
+        topics = _moved_topics(body)
+        for other in self._store.select("Topic", body["metadata"]["namespace"]):
+            same = spec.cluster_of(other) == spec.cluster_of(body)
+            if same and (topics is None or spec.topic_name(other) in topics):
+                self._add(key_of(other), spec.cluster_of(other))
 
     def _wake_dependents(self, body: Body, *, ready_too: bool) -> None:
         """Queue everything in the same cluster that is not ready, or is in another namespace.
@@ -255,6 +275,21 @@ def _wants_other(former: Body | None, body: Body) -> bool:
     names = ("uid", "generation")
     before, now = (former or {}).get("metadata", {}), body["metadata"]
     return any(before.get(name) != now.get(name) for name in names)
+
+
+def _moved_topics(body: Body) -> frozenset[str] | None:
+    """Return the topics that a Reassignment names; None: any."""
+    wanted = body["spec"]
+    if "moves" in wanted:
+        return frozenset(one["topic"] for one in wanted["moves"])
+    return frozenset(wanted["topics"]) if "topics" in wanted else None
+
+
+def _progress(body: Body) -> tuple[object, ...]:
+    """Return what changes as a Reassignment moves replicas; each step, if it names topics."""
+    found = body.get("status", {})
+    done = found.get("partitions", {}).get("done", 0)
+    return body["metadata"]["uid"], found.get("phase"), _moved_topics(body) and done
 
 
 def _is_ready(body: Body) -> bool:

@@ -300,12 +300,15 @@ def _plan_moves(
         text = f"Reassignment {under_way.name}: {under_way.outcome}"
         reference = {**shown, "reassignmentRef": {"name": under_way.name}}
         return _waiting("Reassigning", text, reference, requeue_after=10.0)
-    wanted = reassign.needed(meta, spec, actual)
+    wanted = reassign.needed(meta, spec, actual, moves)
     if wanted is None:
         return None
     refusal = _refuse_layout(spec, cluster, spec.replication_factor or 0)
     if refusal is not None:
         return _blocked(*refusal, shown)
+    if actual.adding or actual.removing:
+        text = "the replicas are moved once another reassignment of the topic has completed"
+        return _waiting("Reassigning", text, shown, requeue_after=10.0)
     reference = {**shown, "reassignmentRef": {"name": wanted["metadata"]["name"]}}
     ended = reassign.outcome(wanted, moves)
     if ended is not None:

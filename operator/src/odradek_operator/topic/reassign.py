@@ -1,7 +1,8 @@
 """The Reassignments that a Topic creates to change its replicas, one after the other. Pure.
 
 A Reassignment is named after the change, so that the same change gets the same name. One that
-failed is not repeated until the spec or the replicas change.
+failed is not repeated until the spec or the replicas change; one that completed is, if others have
+changed the replicas back since.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def owned_by(uid: str, bodies: Iterable[Body]) -> tuple[OwnMove, ...]:
             body["metadata"]["name"],
             body.get("status", {}).get("phase", "Pending") in FINISHED_PHASES,
             _outcome(body),
+            body.get("status", {}).get("phase") == "Completed",
         )
         for body in bodies
         if belongs_to(uid, body)
@@ -47,8 +49,13 @@ def running(owned: Sequence[OwnMove]) -> OwnMove | None:
     return next((one for one in owned if not one.finished), None)
 
 
-def needed(meta: ResourceMeta, spec: TopicSpec, actual: TopicAssignment) -> Object | None:
-    """Return the Reassignment that gives a topic the replicas of its spec; None: it has them."""
+def needed(
+    meta: ResourceMeta, spec: TopicSpec, actual: TopicAssignment, owned: Sequence[OwnMove] = ()
+) -> Object | None:
+    """Return the Reassignment that gives a topic the replicas of its spec; None: it has them.
+
+    After one that completed, the replicas were changed back by others: that makes another one.
+    """
     wanted: dict[str, Any] | None = None
     moved = drift.moved_partitions(spec, actual)
     if moved:
@@ -66,18 +73,27 @@ def needed(meta: ResourceMeta, spec: TopicSpec, actual: TopicAssignment) -> Obje
     if wanted is None:
         return None
     have = {str(one): list(replicas) for one, replicas in actual.partitions.items()}
-    mark = digest([meta.generation, have])[:8]
+    completed = {one.name for one in owned if one.completed}
+    name, repeated = _name(meta, have, 0), 0
+    while name in completed:
+        repeated += 1
+        name = _name(meta, have, repeated)
     labels = {"app.kubernetes.io/managed-by": MANAGED_BY, TOPIC_LABEL: meta.uid}
     return {
         "apiVersion": API_VERSION,
         "kind": "Reassignment",
-        "metadata": metadata(meta, f"{meta.name[:200]}-{mark}", labels),
+        "metadata": metadata(meta, name, labels),
         "spec": {
             "clusterRef": {"name": spec.cluster},
             "ttlSecondsAfterFinished": LIFETIME_SECONDS,
             **wanted,
         },
     }
+
+
+def _name(meta: ResourceMeta, have: Mapping[str, Sequence[int]], repeated: int) -> str:
+    change = [meta.generation, have, *([repeated] if repeated else [])]
+    return f"{meta.name[:200]}-{digest(change)[:8]}"
 
 
 def outcome(made: Mapping[str, Any], owned: Sequence[OwnMove]) -> str | None:

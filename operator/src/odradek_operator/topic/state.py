@@ -52,11 +52,12 @@ class RequestDeletion:
 
 @dataclass(frozen=True, slots=True)
 class OwnMove:
-    """A Reassignment that a Topic created: whether it has ended, and its progress."""
+    """A Reassignment that a Topic created: whether it has ended, and how, and its progress."""
 
     name: str
     finished: bool
     outcome: str
+    completed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
