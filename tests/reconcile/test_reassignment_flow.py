@@ -164,6 +164,10 @@ def test_modes_plan_from_what_is_there_and_finished_ones_go_when_their_time_is_o
     )
     typo = place.wait_for("reassignment", "typo", "UnknownBroker")
     assert typo["message"].startswith("brokers [7] are none of [0, 1, 2]")
+    # A ConfigMap is named after it, and where the name is cut there is a dot.
+    long, fewer = f"{'a' * 199}.{'b' * 53}", {"replicationFactor": 2, "approval": "Manual"}
+    place.kubectl.apply(reassignment(long, "ReplicationFactor", **fewer))
+    place.wait_for("reassignment", long, "AwaitingApproval")
     place.wait_for("reassignment", "absent", "BrokerUnavailable")
     place.wait_for("reassignment", "narrow", "NotEnoughBrokers")
     place.wait_for("reassignment", "unknown", "UnknownTopic")

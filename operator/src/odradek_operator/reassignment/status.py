@@ -18,7 +18,7 @@ from odradek.values import TopicPartition
 from odradek.zk import znodes
 from odradek_operator.reassignment.decide import MoveState, ReassignmentDecision, ReassignmentPlan
 from odradek_operator.shared import status
-from odradek_operator.shared.objects import MANAGED_BY, Object, metadata
+from odradek_operator.shared.objects import MANAGED_BY, Object, beginning, metadata
 from odradek_operator.shared.spec import Body, ResourceMeta, parse_time
 from odradek_operator.shared.status import Condition
 
@@ -194,7 +194,7 @@ def counts(decision: ReassignmentDecision) -> dict[str, int]:
 
 def plan_name(meta: ResourceMeta, plan: ReassignmentPlan) -> str:
     """Name of a plan's ConfigMap; another resource of the same name has another."""
-    return f"{meta.name[:200]}-{meta.uid[:8]}-{plan.hash}"
+    return f"{beginning(meta.name)}-{meta.uid[:8]}-{plan.hash}"
 
 
 def plan_object(meta: ResourceMeta, plan: ReassignmentPlan) -> Object:

@@ -19,6 +19,7 @@ import kubernetes
 import urllib3
 
 from odradek_operator.shared import metrics
+from odradek_operator.shared.objects import beginning
 from odradek_operator.shared.spec import API_VERSION, Body
 from odradek_operator.shared.status import Event
 
@@ -184,7 +185,7 @@ class Kube:
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {
-                "name": f"{meta['name'][:200]}.{uuid.uuid4().hex[:16]}",
+                "name": f"{beginning(meta['name'])}.{uuid.uuid4().hex[:16]}",
                 "namespace": meta["namespace"],
             },
             "type": "Warning" if event.warning else "Normal",

@@ -56,6 +56,11 @@ def metadata(meta: ResourceMeta, name: str, all_labels: Mapping[str, str]) -> Ob
     }
 
 
+def beginning(name: str) -> str:
+    """Return as much of a name as leaves room for further parts, and may stand before them."""
+    return name[:200].rstrip("-.")
+
+
 def digest(value: object) -> str:
     """A short hash of any JSON value."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))

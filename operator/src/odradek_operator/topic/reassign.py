@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from odradek.zk.znodes import TopicAssignment
-from odradek_operator.shared.objects import MANAGED_BY, Object, belongs_to, digest, metadata
+from odradek_operator.shared.objects import (
+    MANAGED_BY,
+    Object,
+    beginning,
+    belongs_to,
+    digest,
+    metadata,
+)
 from odradek_operator.shared.spec import API_VERSION, Body, ResourceMeta, TopicSpec
 from odradek_operator.shared.views import FINISHED_PHASES
 from odradek_operator.topic import drift
@@ -93,7 +100,7 @@ def needed(
 
 def _name(meta: ResourceMeta, have: Mapping[str, Sequence[int]], repeated: int) -> str:
     change = [meta.generation, have, *([repeated] if repeated else [])]
-    return f"{meta.name[:200]}-{digest(change)[:8]}"
+    return f"{beginning(meta.name)}-{digest(change)[:8]}"
 
 
 def outcome(made: Mapping[str, Any], owned: Sequence[OwnMove]) -> str | None:
