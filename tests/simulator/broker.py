@@ -285,7 +285,7 @@ class Broker:
             producer_ids,
             leaders,
             connect,  # type: ignore[arg-type]
-            self.replicas.leadership_confirmed,
+            self.replicas.end_offset_confirmed,
             quarantines,
             self._world.clock_ms,
             self._world.clock_ms,

@@ -170,7 +170,7 @@ class Coordinating:
         self.others: dict[int, Leader] = {}
         self.now_ms = 1_000_000
         self.clock_ms = 0
-        self.leadership_confirmed = True
+        self.end_offset_confirmed = True
         self.quarantines = Quarantines()
         self.coordinator = self._new()
 
@@ -182,7 +182,7 @@ class Coordinating:
             ProducerIds(),
             self.cluster,
             lambda broker_id: self.others.get(broker_id, self.leader),  # type: ignore[arg-type,return-value]
-            lambda partition: self.leadership_confirmed,
+            lambda partition: self.end_offset_confirmed,
             self.quarantines,
             lambda: self.clock_ms,
             lambda: self.now_ms,

@@ -95,9 +95,9 @@ async def test_partitions_are_verified_while_their_transaction_goes_on(on: Coord
     assert verified() == [ErrorCode.INVALID_TXN_STATE]
     await on.add(producer, [T0])
     assert verified() == [ErrorCode.NONE]
-    on.leadership_confirmed = False
+    on.end_offset_confirmed = False
     assert verified() == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
-    on.leadership_confirmed = True
+    on.end_offset_confirmed = True
     await on.end(producer, commits=True)
     await on.state_is(TransactionState.COMPLETE_COMMIT)
     assert verified() == [ErrorCode.INVALID_TXN_STATE]
@@ -149,6 +149,7 @@ async def test_a_former_coordinator_gives_no_answer_from_memory(
 ) -> None:
     producer = await on.init()
     await on.add(producer)
+    on.end_offset_confirmed = False
     fenced = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
     for asked in (
         partial(on.coordinator.add_partitions, ID, producer, {T0}),
@@ -162,6 +163,32 @@ async def test_a_former_coordinator_gives_no_answer_from_memory(
     on.replicas.refused = [refusal]
     assert await on.coordinator.end(ID, producer, commits=True) is code
     assert await on.coordinator.end(ID, producer, commits=True) is ErrorCode.NONE
+
+
+async def test_only_repeats_are_confirmed_by_a_record_while_other_replicas_follow(
+    on: Coordinating,
+) -> None:
+    producer = await on.init()
+    log = on.real.manager.partitions[STATE].log
+    before = log.log_end_offset
+    stranger = ProducerIdAndEpoch(producer.producer_id + 1, 0)
+    later = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
+    for asked in (
+        on.coordinator.add_partitions("nobody", producer, {T0}),
+        on.coordinator.add_partitions(ID, stranger, {T0}),
+        on.coordinator.end(ID, later, commits=True),
+        on.coordinator.end(ID, producer, commits=True),
+    ):
+        assert await asked is not ErrorCode.NONE
+    refused = await on.coordinator.init_producer_id(ID, TIMEOUT_MS, later)
+    assert refused.error is ErrorCode.PRODUCER_FENCED
+    assert log.log_end_offset == before
+    await on.add(producer)
+    assert log.log_end_offset == before + 1
+    on.replicas.refused = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert await on.coordinator.add_partitions(ID, producer, {T0}) is ErrorCode.NOT_COORDINATOR
+    assert await on.coordinator.add_partitions(ID, producer, {T0}) is ErrorCode.NONE
+    assert log.log_end_offset == before + 2
 
 
 async def test_an_id_whose_first_record_was_not_written_stays_unknown(on: Coordinating) -> None:

@@ -115,7 +115,7 @@ def build(base: Foundation) -> Parts:
         producer_ids,
         leaders,
         partial(base.peers.connect, purpose="transactions", reuse_frames=False),
-        replicas.leadership_confirmed,
+        replicas.end_offset_confirmed,
         base.quarantines,
     )
     verifier = TransactionVerifier(

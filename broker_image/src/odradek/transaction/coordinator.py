@@ -81,7 +81,7 @@ class TransactionCoordinator:
         producer_ids: ProducerIds,
         leaders: Leaders,
         connect: Callable[[int], PeerClient | None],
-        leadership_confirmed: Callable[[Partition], bool],
+        end_offset_confirmed: Callable[[Partition], bool],
         quarantines: Quarantines,
         clock_ms: Callable[[], int] = monotonic_ms,
         now_ms: Callable[[], int] = wall_ms,
@@ -90,7 +90,7 @@ class TransactionCoordinator:
         self._replicas = replicas
         self.partition_count = partition_count
         self._producer_ids = producer_ids
-        self._leadership_confirmed = leadership_confirmed
+        self._end_offset_confirmed = end_offset_confirmed
         self._quarantines = quarantines
         self._clock_ms = clock_ms
         self._now_ms = now_ms
@@ -153,7 +153,7 @@ class TransactionCoordinator:
             shard = self._shard_of(transactional_id)
         except KafkaError as refusal:
             return dict.fromkeys(partitions, refusal.code)
-        if not self._leadership_confirmed(shard.source):
+        if not self._end_offset_confirmed(shard.source):
             # A newer coordinator may have ended the transaction.
             return dict.fromkeys(partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return decisions.verify(_entry_of(shard, transactional_id), producer, partitions)
@@ -209,9 +209,14 @@ class TransactionCoordinator:
         """Return an answer that needs no record once other replicas take this broker for the
         leader still. A former coordinator would confirm a later transaction by what it knows of an
         earlier one.
+
+        A refusal confirms nothing, so it is enough that they did a moment ago: who may only ask
+        must not make the log grow.
         """
         if found.error is ErrorCode.CONCURRENT_TRANSACTIONS:
             return found  # the client asks again
+        if found.error is not ErrorCode.NONE and self._end_offset_confirmed(shard.source):
+            return found
         error = await self._append_nothing(shard)
         if error is ErrorCode.NONE and not shard.retired:
             return found
