@@ -31,7 +31,7 @@ async def _mark_at_once(
             shard.coordinator_epoch,
             following.state is TransactionState.PREPARE_COMMIT,
         )
-        self._shards.spawn(self._marked(shard, ended, following.partitions))
+        self._shards.spawn(self._marked(shard, ended, set(following.partitions)))
     return await _write(self, shard, entry, following)
 
 

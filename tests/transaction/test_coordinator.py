@@ -252,6 +252,20 @@ async def test_ids_that_a_former_coordinator_left_are_listed_and_described(
     assert unknown is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
+async def test_partitions_that_have_their_marker_are_described_no_more(on: Coordinating) -> None:
+    producer = await on.init()
+    await on.add(producer)
+    on.cluster.lose_leader(T1)
+    assert await on.end(producer, commits=True) is ErrorCode.NONE
+    await until(lambda: on.coordinator.describe(ID).partitions == {T1})
+    assert on.coordinator.describe(ID).state is TransactionState.PREPARE_COMMIT
+    on.cluster.leaders[T1] = OTHER
+    await on.state_is(TransactionState.COMPLETE_COMMIT)
+    assert not on.coordinator.describe(ID).partitions
+    await on.add(producer)
+    assert on.coordinator.describe(ID).partitions == {T0, T1}
+
+
 @pytest.mark.parametrize("commits", [True, False])
 async def test_another_coordinator_goes_on_with_what_was_decided(
     on: Coordinating, commits: bool

@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from odradek import slices
@@ -286,7 +287,8 @@ class TransactionCoordinator:
             shard.coordinator_epoch,
             current.state is TransactionState.PREPARE_COMMIT,
         )
-        if not await self._marked(shard, ended, current.partitions):
+        unmarked = entry.unmarked = set(current.partitions)
+        if not await self._marked(shard, ended, unmarked):
             return
         while not shard.retired:
             found = decisions.complete(entry, self._now_ms())
@@ -299,7 +301,7 @@ class TransactionCoordinator:
         self,
         shard: TransactionShard,
         ended: EndedTransaction,
-        partitions: AbstractSet[TopicPartition],
+        unmarked: set[TopicPartition],
     ) -> bool:
         """Return True once all partitions have their marker, False if that is not for this
         coordinator any more. What nobody foresaw must not end this: the id would wait for ever.
@@ -308,7 +310,7 @@ class TransactionCoordinator:
         try:
             while not shard.retired:
                 try:
-                    await self._markers.send(ended, partitions, lambda: not shard.retired)
+                    await self._markers.send(ended, unmarked, lambda: not shard.retired)
                 except MarkerFencedError as fenced:
                     logger.warning(
                         "%s: %s: another coordinator ends its transaction", subject, fenced
@@ -401,11 +403,15 @@ class TransactionCoordinator:
     # --- looking ------------------------------------------------------------------------------
 
     def describe(self, transactional_id: str) -> Transaction:
-        """Return the current state of an id. Raises KafkaError, also for one that is unknown."""
-        current = _entry_of(self._shard_of(transactional_id), transactional_id).current
-        if current is None:
+        """Return the current state of an id; of a transaction that ends, only with the partitions
+        that have no marker yet. Raises KafkaError, also for an id that is unknown.
+        """
+        entry = _entry_of(self._shard_of(transactional_id), transactional_id)
+        if entry.current is None:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-        return current
+        if entry.unmarked is None:
+            return entry.current
+        return replace(entry.current, partitions=frozenset(entry.unmarked))
 
     def all_current(self) -> list[Transaction]:
         """Return the current states of all ids that this broker coordinates.

@@ -141,13 +141,14 @@ class MarkerSender:
     async def send(
         self,
         ended: EndedTransaction,
-        partitions: Collection[TopicPartition],
+        missing: set[TopicPartition],
         is_coordinator: Callable[[], bool],
     ) -> None:
         """Return once each partition has the marker or is deleted, or somebody else is the
-        coordinator. Raises MarkerFencedError.
+        coordinator. Partitions that need none any more are taken out of `missing`.
+
+        Raises MarkerFencedError.
         """
-        missing = set(partitions)
         loop = asyncio.get_running_loop()
         sent: dict[asyncio.Future[Answers | None], _Sent] = {}
         pause_s, attempts = _FIRST_PAUSE_S, 0

@@ -66,13 +66,13 @@ class Transaction:
 
 
 class TransactionEntry:
-    """One transactional id at its coordinator. Both fields are None while the id is unknown.
+    """One transactional id at its coordinator. All fields are None while the id is unknown.
 
     Invariants: `pending` may follow `current`. The epoch of a producer id never falls; a new
     producer id starts at 0. A transaction keeps its partitions until its markers are written.
     """
 
-    __slots__ = ("current", "pending", "transactional_id")
+    __slots__ = ("current", "pending", "transactional_id", "unmarked")
 
     def __init__(self, transactional_id: str, current: Transaction | None = None) -> None:
         """Start with what the log has of the id, None: nothing."""
@@ -80,6 +80,8 @@ class TransactionEntry:
         self.current = current
         self.pending: Transaction | None = None
         """What is being written; stays after an unknown outcome, until the log is read again."""
+        self.unmarked: set[TopicPartition] | None = None
+        """The partitions that have no marker yet, while markers are sent."""
 
     def begin(self, following: Transaction) -> None:
         """Note that the record of `following` is being written."""
@@ -93,6 +95,7 @@ class TransactionEntry:
         assert self.pending is not None, f"{self.transactional_id}: nothing is pending"
         self.current = None if self.pending.state is TransactionState.DEAD else self.pending
         self.pending = None
+        self.unmarked = None
 
     def give_up(self) -> None:
         """Drop the pending state: its record is certainly not in the log, and never will be."""
