@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek import slices
 from odradek.protocol.errors import ErrorCode
 from odradek.quarantine import Work
 from odradek.transaction.states import TransactionState
@@ -232,7 +233,7 @@ async def test_nothing_that_was_read_is_acted_upon_before_it_is_committed(
     await until(lambda: any(one.loaded for one in on.coordinator._shards.all()))
     code = await on.coordinator.end(ID, EMPTY.producer, commits=True)
     assert code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert on.refusal(on.coordinator.all_current) is code
+    assert on.refusal(lambda: next(on.coordinator.all_current())) is code
     assert on.refusal(lambda: on.coordinator.describe(ID)) is code
     assert not on.leader.marked
     await on.state_is(TransactionState.COMPLETE_COMMIT)
@@ -241,13 +242,16 @@ async def test_nothing_that_was_read_is_acted_upon_before_it_is_committed(
 
 
 async def test_ids_that_a_former_coordinator_left_are_listed_and_described(
-    on: Coordinating,
+    on: Coordinating, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await on.write(ONGOING, replace(EMPTY, transactional_id="other"))
     on.coordinator.notice_roles()
     await on.state_is(TransactionState.ONGOING)
     assert on.coordinator.describe(ID) == ONGOING
-    assert {one.transactional_id for one in on.coordinator.all_current()} == {ID, "other"}
+    found = await slices.run(on.coordinator.all_current())
+    assert {one.transactional_id for one in found} == {ID, "other"}
+    monkeypatch.setattr(slices, "KEYS_AT_ONCE", 1)
+    assert len([*on.coordinator.all_current()]) == 2, "one slice per id"
     unknown = on.refusal(lambda: on.coordinator.describe("unknown"))
     assert unknown is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 

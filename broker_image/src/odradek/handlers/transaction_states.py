@@ -121,7 +121,7 @@ async def list_transactions(
 ) -> messages.ListTransactionsResponse:
     """Return the transactional ids that this broker coordinates and that pass all filters."""
     try:
-        everything = broker.transactions.all_current()
+        everything = await slices.run(broker.transactions.all_current())
     except KafkaError as refusal:
         return messages.ListTransactionsResponse(error_code=refusal.code)
     names = await slices.unique(request.state_filters)

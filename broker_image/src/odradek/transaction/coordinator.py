@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Generator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
@@ -413,20 +413,20 @@ class TransactionCoordinator:
             return entry.current
         return replace(entry.current, partitions=frozenset(entry.unmarked))
 
-    def all_current(self) -> list[Transaction]:
-        """Return the current states of all ids that this broker coordinates.
+    def all_current(self) -> Generator[None, None, list[Transaction]]:
+        """Return the current states of all ids that this broker coordinates, in slices.
 
         Raises KafkaError COORDINATOR_LOAD_IN_PROGRESS while some of them are loaded.
         """
         shards = self._shards.all()
         if not all(one.confirmed for one in shards):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return [
-            entry.current
-            for shard in shards
-            for entry in shard.entries.values()
-            if entry.current is not None
-        ]
+        found: list[Transaction] = []
+        for shard in shards:
+            for few in slices.cut([*shard.entries.values()], slices.KEYS_AT_ONCE):
+                found += [entry.current for entry in few if entry.current is not None]
+                yield
+        return found
 
     def count_by_state(self) -> Counter[TransactionState]:
         """Return how many ids are in each state. May be called from any thread."""
