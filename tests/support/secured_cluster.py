@@ -138,6 +138,9 @@ def running(folder: Path, brokers: int = 1, super_users: str = "") -> Iterator[S
         "auto.create.topics.enable": "false",
         "offsets.topic.num.partitions": "1",
         "offsets.topic.replication.factor": str(brokers),
+        "transaction.state.log.num.partitions": "1",
+        "transaction.state.log.replication.factor": str(brokers),
+        "transaction.state.log.min.isr": "1",
     }
     made = Cluster(folder, brokers, settings, kind=_Broker)
     made.zookeeper.start()

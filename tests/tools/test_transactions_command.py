@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AclOperation, AdminClient, ResourceType
 
 from odradek.tools import transaction_states
 from odradek.tools.command_line import connected
 from odradek.values import TopicPartition as OwnPartition
-from tests.support import clients, preloaded
+from tests.support import clients, preloaded, secured_cluster
 from tests.support.authorization_cases import ADMIN, Connection
 from tests.support.broker import Cluster, wait_until
 from tests.support.hanging_transactions import (
@@ -28,6 +28,7 @@ from tests.support.hanging_transactions import (
 from tests.support.transaction_edges import Producer
 
 TOPIC = "orders"
+_ID = ResourceType.TRANSACTIONAL_ID
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +193,7 @@ async def test_transaction_that_ends_meanwhile_is_not_called_hanging(
     key = OwnPartition(TOPIC, 3)
     async with connected(cluster.bootstrap, None) as brokers:
         assert [one.partition for one in await transaction_states.open_in(brokers, key)] == [key]
-        assert await transaction_states.hanging(brokers, {1: [key]}, 2**62) == []
+        assert await transaction_states.hanging(brokers, {1: [key]}, 2**62) == ([], [])
 
 
 def test_nothing_is_called_hanging_while_a_coordinator_is_away(tmp_path: Path) -> None:
@@ -218,3 +219,36 @@ def test_nothing_is_called_hanging_while_a_coordinator_is_away(tmp_path: Path) -
             return "__transaction_state" in done.stderr and done.returncode == 1
 
         wait_until(is_refused, "a coordinator is away")
+
+
+def test_nothing_is_called_hanging_by_who_may_not_look_at_its_id(tmp_path: Path) -> None:
+    with secured_cluster.running(tmp_path) as secured:
+        clients.create_topic(secured.cluster.bootstrap, TOPIC, 2)
+        with closing(Connection(secured.cluster.brokers[1].port, ADMIN)) as connection:
+            producers = {name: begun(connection, name) for name in ("hidden", "seen")}
+            for partition, producer in enumerate(producers.values()):
+                producer.add((TOPIC, [partition]))
+                write(producer, TOPIC, partition)
+        read = ResourceType.TOPIC, TOPIC, AclOperation.READ
+        secured.add_user("viewer", "pw", read, (_ID, "seen", AclOperation.DESCRIBE))
+        secured.add_user("judge", "pw", read, (_ID, "*", AclOperation.DESCRIBE))
+
+        def found(user: str) -> tuple[int, str, str]:
+            done = preloaded.run(
+                *("odradek", "transactions", "find-hanging"),
+                *("--bootstrap-server", secured.bootstrap),
+                *("--command-config", str(secured.properties(user, "pw"))),
+                *("-o", "json"),
+                timeout=120,
+            )
+            return done.returncode, done.stdout.strip(), done.stderr
+
+        for user in ("viewer", "judge"):
+            secured.await_rights(user, "pw", TOPIC)
+        assert found("judge") == (0, "[]", "")
+        assert found("viewer") == (
+            2,
+            "[]",
+            "odradek: whether 1 other open transactions hang is not known, as in orders-0: "
+            "that needs Describe on every transactional id\n",
+        )

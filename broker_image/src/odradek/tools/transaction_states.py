@@ -38,6 +38,8 @@ _DESCRIBE_VERSION: Final = 0
 _MARKERS_VERSION: Final = 0
 _WITHOUT_DURATION: Final = 0
 _WITH_DURATION: Final = 1
+# An id that nobody uses: only who may look at every id is told that it is unknown.
+_NOBODYS_ID: Final = "?"
 
 
 class OpenTransaction(NamedTuple):
@@ -45,6 +47,15 @@ class OpenTransaction(NamedTuple):
 
     partition: TopicPartition
     producer: ProducerState
+
+
+class Hanging(NamedTuple):
+    """The transactions that hang, and those that do or not: who asks may not look at every id, and
+    none that they may look at is their producer's.
+    """
+
+    found: list[OpenTransaction]
+    unknown: list[OpenTransaction]
 
 
 async def listed(
@@ -146,7 +157,7 @@ async def hanging(
     brokers: ToolClient,
     by_broker: Mapping[int, Iterable[TopicPartition]],
     last_batch_before_ms: int,
-) -> list[OpenTransaction]:
+) -> Hanging:
     """Return the transactions that hang in these partitions of these brokers, and whose producers
     wrote their last batch before a time. Raises ToolError.
     """
@@ -157,7 +168,7 @@ async def hanging(
     ]
     ids = {one.producer.producer_id for one in late}
     if not ids:
-        return []
+        return Hanging([], [])
     # What a coordinator that is away knows would seem to hang.
     away = [
         key
@@ -176,18 +187,32 @@ async def hanging(
                 for topic in state.topics
                 for index in topic.partitions
             }
-    unknown = [
+    unawaited = [
         one for one in late if one.partition not in awaited.get(one.producer.producer_id, ())
     ]
     # Its coordinator may have ended it before it was asked.
-    places = {one.partition for one in unknown}
+    places = {one.partition for one in unawaited}
     still_open = {
         _place(one)
         for one in await _open_on(
             brokers, {node: places.intersection(keys) for node, keys in by_broker.items()}
         )
     }
-    return sorted((one for one in unknown if _place(one) in still_open), key=_place)
+    found = sorted((one for one in unawaited if _place(one) in still_open), key=_place)
+    unknown = [one for one in found if one.producer.producer_id not in awaited]
+    if not unknown or await _sees_all_ids(brokers):
+        return Hanging(found, [])
+    return Hanging([one for one in found if one.producer.producer_id in awaited], unknown)
+
+
+async def _sees_all_ids(brokers: ToolClient) -> bool:
+    """Return whether this user may look at transactional ids whatever they are; lists leave out
+    those that it may not see without a word.
+    """
+    request = DescribeTransactionsRequest(transactional_ids=[_NOBODYS_ID])
+    answer = await brokers.call_any(request, _DESCRIBE_VERSION)
+    [state] = answer.transaction_states
+    return bool(state.error_code != ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 async def _open_on(

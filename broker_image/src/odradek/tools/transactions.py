@@ -176,12 +176,17 @@ def find_hanging(
         async with connected(bootstrap_server, command_config) as brokers:
             places = _places(brokers, broker_id, topic, partition)
             before_ms = now_ms - max_transaction_timeout * _MINUTE_MS
-            found = await states.hanging(brokers, places, before_ms)
+            found, unknown = await states.hanging(brokers, places, before_ms)
         header = (
             *("TOPIC", "PARTITION", "PRODUCER-ID", "PRODUCER-EPOCH", "COORDINATOR-EPOCH"),
             *("START-OFFSET", "LAST-TIMESTAMP", "DURATION-MIN"),
         )
         show_rows(output, header, [_hanging(one, now_ms) for one in found])
+        if unknown:
+            raise ToolError(
+                f"whether {len(unknown)} other open transactions hang is not known, as in "
+                f"{unknown[0].partition}: that needs Describe on every transactional id"
+            )
 
     run(work())
 
