@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
@@ -13,8 +14,10 @@ from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from odradek.values import TRANSACTIONS_TOPIC
-from tests.support.broker import STEADY, Cluster
+from tests.support.authorization_cases import ADMIN, Connection
+from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET
+from tests.support.hanging_transactions import begun
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
         "transaction.state.log.num.partitions": "5",
+        "offsets.topic.replication.factor": "1",
     }
     with Cluster(tmp_path_factory.mktemp("transactional"), settings=settings) as running:
         yield running
@@ -58,3 +62,10 @@ async def test_coordinator_is_found_once_the_topic_is_made_as_kafka_makes_it(
     }
     assert {name: configs[name].value for name in wanted} == wanted
     assert len(client.list_topics(timeout=30).topics[TRANSACTIONS_TOPIC].partitions) == 5
+
+
+def test_offsets_of_a_group_are_added_on_a_cluster_that_had_no_group(cluster: Cluster) -> None:
+    with closing(Connection(cluster.brokers[1].port, ADMIN)) as connection:
+        producer = begun(connection, "with offsets")
+        wait_until(lambda: producer.add_offsets("g") == "=0", "the offsets are added")
+        assert producer.end() == "=0"

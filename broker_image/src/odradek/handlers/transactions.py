@@ -10,6 +10,7 @@ from collections.abc import Collection, Generator, Mapping
 
 from odradek import slices
 from odradek.coordination.partitioning import partition_of
+from odradek.handlers import automatic_topics
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.api import ApiKey
 from odradek.protocol.errors import ErrorCode
@@ -171,10 +172,16 @@ def _results(
 async def add_offsets_to_txn(
     broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse:
-    """Add the partition with the offsets of a group to the producer's transaction."""
+    """Add the partition with the offsets of a group to the producer's transaction.
+
+    The topic of offsets is made if nobody used a group yet: producers look for the group's
+    coordinator only afterwards.
+    """
     await broker.groups.partition_count.learn()
     count = broker.groups.partition_count()
     if count is None:
+        if OFFSETS_TOPIC not in broker.metadata.topics:
+            await automatic_topics.create(broker, OFFSETS_TOPIC, context)
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     else:
         partition = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, count))
