@@ -18,6 +18,7 @@ from odradek.coordination.partitioning import PartitionCount, partition_of
 from odradek.coordination.shard import LedShard
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.segment.files import FileRetiredError
+from odradek.net.inline_future import InlineFuture, wake
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
@@ -231,7 +232,9 @@ class LedShards(Generic[ShardT]):
         what is in the log must be known here, too. `if_stopped` is for a server that stops.
         """
         task = self.spawn(work)
-        await asyncio.wait({task})
+        ended: InlineFuture[None] = InlineFuture()
+        task.add_done_callback(lambda _: wake(ended))
+        await ended
         return if_stopped if task.cancelled() else task.result()
 
     def spawn(self, work: Coroutine[object, object, T]) -> asyncio.Task[T]:
