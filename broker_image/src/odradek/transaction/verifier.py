@@ -111,12 +111,11 @@ class TransactionVerifier:
         for key, one in waiting.items():
             producer = ProducerIdAndEpoch(one.producer_id, one.epoch)
             by_producer.setdefault(producer, []).append(key)
-        found = await asyncio.gather(
-            *(
-                self._answers(_Asked(transactional_id, producer, keys))
-                for producer, keys in by_producer.items()
-            )
-        )
+        questions = [_Asked(transactional_id, *one) for one in by_producer.items()]
+        if len(questions) == 1:
+            found = [await self._answers(questions[0])]
+        else:
+            found = await asyncio.gather(*map(self._answers, questions))
         answered = {key: code for answers in found for key, code in answers.items()}
         return {key: _FINAL.get(answered.get(key, NOT_KNOWN), NOT_KNOWN) for key in waiting}
 
