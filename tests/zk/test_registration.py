@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kazoo.exceptions import NoAuthError
+from kazoo.security import ACL, ANYONE_ID_UNSAFE, Permissions
 
 from odradek import quarantine
 from odradek.values import BrokerId
@@ -31,6 +33,26 @@ async def test_persistent_paths_exist_and_may_be_made_twice(sessions: OpenSessio
     await registration.create_persistent_paths(session)
     found = await session.get_all(znodes.PERSISTENT_PATHS)
     assert sorted(found) == sorted(znodes.PERSISTENT_PATHS)
+
+
+async def test_a_znode_that_may_not_be_made_ends_the_making_of_all(
+    server: zookeeper.Server, chroot: str, sessions: OpenSession
+) -> None:
+    session = await sessions()
+
+    def refuse() -> None:
+        with server.client(chroot) as client:
+            client.create("/denied", acl=[ACL(Permissions.READ, ANYONE_ID_UNSAFE)])
+
+    await asyncio.to_thread(refuse)
+    before = asyncio.all_tasks()
+    # What takes longer would try for ever once the session is closed.
+    with pytest.raises(NoAuthError):
+        await registration.create_persistent_paths(session, ["/denied/a", "/deep" + "/er" * 30])
+    left = asyncio.all_tasks() - before
+    for one in left:
+        one.cancel()
+    assert not left
 
 
 async def test_the_block_of_producer_ids_has_no_data_before_the_first(

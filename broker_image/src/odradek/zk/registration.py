@@ -48,9 +48,14 @@ async def create_persistent_paths(
     """Create znodes where they are missing: those of every cluster, or others.
 
     They have null data, not empty data: for Kafka an empty block of producer ids is damaged, and it
-    would not start in this cluster.
+    would not start in this cluster. Raises KazooException, and then nothing goes on.
     """
-    await asyncio.gather(*(_create_persistent(session, path) for path in paths))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for path in paths:
+                group.create_task(_create_persistent(session, path))
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
 async def _create_persistent(session: Session, path: str) -> None:
