@@ -196,6 +196,16 @@ def test_log_directory_of_another_broker_refuses_to_start(own_cluster: Cluster) 
     assert "belongs to broker.id 1" in stranger.log_text().splitlines()[-1]
 
 
+def test_log_directory_from_before_kafka_wrote_cluster_ids_is_taken(own_cluster: Cluster) -> None:
+    broker = own_cluster.brokers[1]
+    produce_all(own_cluster.bootstrap, "older", [b"x"])
+    broker.terminate()
+    (broker.log_dir / "meta.properties").write_text("version=0\nbroker.id=1\n")
+    broker.start()
+    assert consume_all(own_cluster.bootstrap, "older", 1, 1) == [b"x"]
+    assert "cluster.id=" in (broker.log_dir / "meta.properties").read_text()
+
+
 def test_log_directory_in_use_refuses_to_start(cluster: Cluster, tmp_path: Path) -> None:
     broker = cluster.brokers[1]
     folder = tmp_path / "second"
@@ -253,7 +263,8 @@ def test_port_in_use_is_one_line_and_status_1(cluster: Cluster, tmp_path: Path) 
     )
     second.spawn()
     assert second.wait() == 1
-    assert "cannot listen on PLAINTEXT" in second.log_text().splitlines()[-1]
+    said = second.log_text().splitlines()[-1]
+    assert said.startswith(f"odradek: cannot listen on PLAINTEXT://{taken}: ")
 
 
 def test_a_start_that_fails_leaves_logs_that_were_closed_cleanly_so(own_cluster: Cluster) -> None:

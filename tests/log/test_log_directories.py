@@ -122,6 +122,41 @@ def test_a_directory_that_is_there_twice_refuses_the_start(
     assert [path.name for path in (tmp_path / "a").iterdir()] == [".lock"]
 
 
+def test_a_directory_that_another_would_read_as_a_partition_refuses_the_start(
+    make: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(LogDirError, match=r"^log\.dirs has /.*/a/disk-1/logs inside /.*/a, under"):
+        make(dirs=("a", "a/disk-1/logs"))
+    assert not list((tmp_path / "a" / "disk-1").glob("*.log"))
+    make(dirs=("a", "a/disk1")).close()
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"), [("file", "Not a directory"), ("loop", "Too many levels of symbolic links")]
+)
+def test_what_is_no_directory_is_said_to_be_none(
+    make: Make, tmp_path: Path, path: str, reason: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(LogDirError, match=rf"none of log\.dirs can be used: .*{reason}"):
+        make(dirs=(path,))
+
+
+def test_an_owner_from_before_kafka_wrote_cluster_ids_is_completed(
+    make: Make, tmp_path: Path
+) -> None:
+    make().close()
+    meta = tmp_path / "a" / "meta.properties"
+    meta.write_text("#\n#Fri Nov 27 14:00:00 UTC 2026\nversion=0\nbroker.id=1\n")
+    with pytest.raises(LogDirError, match=r"broker\.id 1"):
+        make(broker_id=2)
+    manager = make()
+    manager.record_owner()
+    manager.close()
+    assert checkpoints.read_meta(str(meta)) == checkpoints.LogDirMeta(1, "cluster")
+
+
 async def test_a_deleted_partition_is_gone_at_once_and_its_files_later(
     make: Make, tmp_path: Path, clock: FakeClock
 ) -> None:

@@ -111,7 +111,7 @@ class Directory:
         # Device and inode, once it is claimed: another path may lead to the same directory.
         self.identity = (-1, -1)
         self._names_fd = -1
-        # Of a directory that had no owner, until it is written.
+        # Of a directory that had no owner, or one without a cluster, until it is written.
         self._new_owner: LogDirMeta | None = None
         self._on_failure = on_failure
         self._logs: dict[TopicPartition, Log] = {}
@@ -136,8 +136,9 @@ class Directory:
 
     def claim(self, owner: LogDirMeta) -> None:
         """Lock the directory for this process. Raises LogDirError, and OSError."""
-        os.makedirs(self.path, exist_ok=True)
-        self._names_fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        with contextlib.suppress(FileExistsError):  # the next line says what is there instead
+            os.makedirs(self.path, exist_ok=True)
+        self._names_fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         found = os.fstat(self._names_fd)
         self.identity = found.st_dev, found.st_ino
         self.lock_fd = os.open(self.file(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -153,24 +154,34 @@ class Directory:
             raise LogDirError(
                 f"failed to read the owner of log directory {self.path}: {error}"
             ) from None
-        if meta is None:
-            self._new_owner = owner
-        else:
+        if meta is not None:
             self._check_owner(meta, owner)
+        if meta is None or meta.cluster_id is None:
+            self._new_owner = owner
         self._is_claimed = True
+
+    def has_as_partition(self, other: "Directory") -> bool:
+        """Return whether another directory is inside this one, where a start looks for a partition,
+        or for the remains of one.
+        """
+        ours, theirs = os.path.realpath(self.path), os.path.realpath(other.path)
+        if os.path.commonpath((ours, theirs)) != ours or ours == theirs:
+            return False
+        name = os.path.relpath(theirs, ours).split(os.sep)[0]
+        return any(form.search(name) for form in (_FOLDER, _FUTURE_FOLDER, _DOOMED_FOLDER))
 
     def _check_owner(self, meta: LogDirMeta, owner: LogDirMeta) -> None:
         for name, found, mine in (
             ("cluster.id", meta.cluster_id, owner.cluster_id),
             ("broker.id", meta.broker_id, owner.broker_id),
         ):
-            if found != mine:
+            if found is not None and found != mine:
                 raise LogDirError(
                     f"log directory {self.path} belongs to {name} {found}, this is {mine}"
                 )
 
     def record_owner(self) -> None:
-        """Write the owner of a directory that had none. Raises OSError."""
+        """Write the owner of a directory that had none, or not all of it. Raises OSError."""
         if self._new_owner is not None:
             checkpoints.write_meta(self.file(checkpoints.META_PROPERTIES), self._new_owner)
             self._new_owner = None

@@ -1,6 +1,7 @@
 """The start of the logs: directories are claimed and searched, and what is in them is opened."""
 
 import contextlib
+import itertools
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -27,20 +28,30 @@ logger = logging.getLogger(__name__)
 
 def claim(directories: Collection[Directory], owner: LogDirMeta) -> None:
     """Lock the directories. Raises LogDirError as `LogManager.load` does."""
-    found: dict[tuple[int, int], Directory] = {}
     for directory in directories:
         try:
             directory.claim(owner)
         except OSError as error:
             directory.fail_at_start(error)
-    # The lock of a directory does not tell whether it is there twice: it keeps out other processes.
+    _check_distinct([one for one in directories if one.failure is None])
+
+
+def _check_distinct(directories: Iterable[Directory]) -> None:
+    """Raise LogDirError if two of the paths lead to one directory, or one is in the other like a
+    partition. Its lock does not tell: it keeps out other processes.
+    """
+    found: dict[tuple[int, int], Directory] = {}
     for directory in directories:
-        if directory.failure is not None:
-            continue
         other = found.setdefault(directory.identity, directory)
         if other is not directory:
             raise LogDirError(
                 f"log.dirs has the same directory twice: {other.path} and {directory.path}"
+            )
+    for directory, other in itertools.permutations(found.values(), 2):
+        if directory.has_as_partition(other):
+            raise LogDirError(
+                f"log.dirs has {other.path} inside {directory.path}, under a name that "
+                "partitions have: this broker would read and delete it as a partition"
             )
 
 

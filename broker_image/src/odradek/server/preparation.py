@@ -48,7 +48,7 @@ def _remembered_cluster(log_dirs: Iterable[str]) -> str | None:
             meta = checkpoints.read_meta(os.path.join(path, checkpoints.META_PROPERTIES))
         except (OSError, checkpoints.CorruptCheckpointError):
             continue  # loading the directories reports it
-        if meta is not None:
+        if meta is not None and meta.cluster_id is not None:
             return meta.cluster_id
     return None
 

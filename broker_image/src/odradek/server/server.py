@@ -245,11 +245,12 @@ class Server:
 
     async def _start_serving(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Listen, register and look for a controller. Raises StoppedEarlyError."""
-        for name, listener in self._listeners.items():
+        for endpoint in self._config.listeners:
+            listener = self._listeners[endpoint.name]
             try:
                 await listener.start()
             except OSError as error:
-                raise StartError(f"cannot listen on {name}: {error}") from error
+                raise StartError(f"cannot listen on {endpoint}: {error}") from error
             cleanup.push_async_callback(listener.close, 0)
         await self._register()
         await self._parts.controller.start()

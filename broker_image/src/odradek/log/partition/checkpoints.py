@@ -106,10 +106,10 @@ def _read(path: str, columns: int) -> list[list[str]] | None:
 
 @dataclass(frozen=True, slots=True)
 class LogDirMeta:
-    """The owner of a log directory."""
+    """The owner of a log directory. Kafka before 2.4 did not write the cluster id: it is None."""
 
     broker_id: int
-    cluster_id: str
+    cluster_id: str | None
 
 
 def read_meta(path: str) -> LogDirMeta | None:
@@ -124,9 +124,9 @@ def read_meta(path: str) -> LogDirMeta | None:
     try:
         if values.get("version", "0") != "0":
             raise CorruptCheckpointError(f"{path}: version {values['version']}")
-        return LogDirMeta(int(values["broker.id"]), values["cluster.id"])
+        return LogDirMeta(int(values["broker.id"]), values.get("cluster.id"))
     except (KeyError, ValueError) as error:
-        raise CorruptCheckpointError(f"{path}: broker.id or cluster.id missing") from error
+        raise CorruptCheckpointError(f"{path}: broker.id is missing, or no number") from error
 
 
 def write_meta(path: str, meta: LogDirMeta) -> None:
