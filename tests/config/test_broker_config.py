@@ -75,6 +75,11 @@ def test_advertised_listeners_default_to_listeners() -> None:
         ("listeners", "localhost:9092", "NAME://host:port"),
         ("listeners", "PLAINTEXT://:70000", "NAME://host:port"),
         ("listeners", "X://:9093", "no security protocol"),
+        (
+            "listeners",
+            "PLAINTEXT://:9092,SSL://:9092",
+            "PLAINTEXT://:9092 and SSL://:9092 have the",
+        ),
         ("listeners", "SSL://:9093", "inter.broker.listener.name PLAINTEXT is not advertised"),
         ("listener.security.protocol.map", "X:QUIC", "no security protocol QUIC"),
         ("advertised.listeners", "PLAINTEXT://0.0.0.0:9092", "nonroutable"),

@@ -38,6 +38,7 @@ def endpoints(
     advertised = (
         _endpoints("advertised.listeners", advertised_text, protocols) if advertised_text else found
     )
+    _check_distinct(found)
     names = {endpoint.name for endpoint in found}
     for endpoint in advertised:
         if endpoint.name not in names:
@@ -47,6 +48,15 @@ def endpoints(
     if inter_broker_listener not in {endpoint.name for endpoint in advertised}:
         raise ConfigError(f"inter.broker.listener.name {inter_broker_listener} is not advertised")
     return found, advertised
+
+
+def _check_distinct(found: Iterable[ListenerEndpoint]) -> None:
+    """Raise ConfigError if two listeners have the same address."""
+    by_address: dict[tuple[str, int], ListenerEndpoint] = {}
+    for endpoint in found:
+        other = by_address.setdefault((endpoint.host, endpoint.port), endpoint)
+        if endpoint.port and other is not endpoint:
+            raise ConfigError(f"listeners: {other} and {endpoint} have the same address")
 
 
 def _name_and_protocol(entry: str) -> tuple[str, str]:
