@@ -343,7 +343,7 @@ def test_copy_passes_over_deleted_topics_and_never_goes_back(cluster: Cluster) -
         (["reset-offsets", "AT", "--group", "g", "--from-file", "PLAN"], "partition u-3 does not"),
         (["migrate", "AT", "--group", "g", "--to", "kafka"], "--zookeeper is required"),
         (["describe", "AT", "--group", "\udcff"], "is not UTF-8"),
-        (["describe", "AT", "--group", ""], "consumer group  does not exist"),
+        (["describe", "AT", "--group", ""], "consumer group '' does not exist"),
         (
             ["reset-offsets", "AT", "--group", "g", "--topic", f"t:{'9' * 5000}", "--to-latest"],
             "is not TOPIC or TOPIC:0,1",
@@ -372,6 +372,25 @@ def test_mistake_is_one_line(
     said, error = run(*filled, status=2)
     assert said == ""
     assert len(error.splitlines()) == 1
+    assert words in error
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        (["--from-file", "/nowhere"], "cannot read /nowhere"),
+        (["--from-file", "PLAN"], "line 1 is not TOPIC,PARTITION,OFFSET"),
+        (["--topic", "t", "--to-datetime", "noon"], "'noon' is not a time"),
+    ],
+)
+def test_what_no_broker_needs_to_see_is_refused_first(
+    tmp_path: Path, way: list[str], words: str
+) -> None:
+    plan = tmp_path / "plan.csv"
+    plan.write_text("u;3;0\n")
+    filled = [str(plan) if part == "PLAN" else part for part in way]
+    nobody = ("--bootstrap-server", "127.0.0.1:1")
+    _, error = run("reset-offsets", *nobody, "--group", "g", *filled, status=2)
     assert words in error
 
 

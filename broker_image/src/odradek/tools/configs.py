@@ -29,7 +29,7 @@ from odradek.tools.command_line import (
     run,
     show_rows,
 )
-from odradek.tools.errors import NothingDoneError, ToolError, refused
+from odradek.tools.errors import NothingDoneError, ToolError, refused, shown
 from odradek.tools.retries import Retries
 
 ResponseT = TypeVar("ResponseT")
@@ -76,7 +76,7 @@ def _entity(topic: str | None, broker: int | None, broker_defaults: bool) -> tup
     if (topic is not None) + (broker is not None) + broker_defaults != 1:
         raise ToolError("give one of --topic, --broker and --broker-defaults")
     if topic is not None:
-        return _TOPIC, topic, f"topic {topic}"
+        return _TOPIC, topic, f"topic {shown(topic)}"
     if broker is not None:
         return _BROKER, str(broker), f"broker {broker}"
     return _BROKER, "", "the brokers' defaults"
@@ -98,14 +98,14 @@ def describe(
     """Show the configs that were set for a topic or broker."""
 
     async def work() -> None:
-        kind, name, shown = _entity(topic, broker, broker_defaults)
+        kind, name, label = _entity(topic, broker, broker_defaults)
         resource = DescribeConfigsResource(resource_type=kind, resource_name=name)
         request = DescribeConfigsRequest(resources=[resource])
         async with connected(bootstrap_server, command_config) as brokers:
             answer = await _ask(brokers, broker, request, _DESCRIBE_VERSION)
         [result] = answer.results
         if result.error_code != ErrorCode.NONE:
-            raise refused(shown, result.error_code, result.error_message)
+            raise refused(label, result.error_code, result.error_message)
         rows = [
             _row(one)
             for one in sorted(result.configs, key=lambda one: one.name)
@@ -175,7 +175,7 @@ def alter(
     """Change single configs of a topic or broker, and leave the others alone."""
 
     async def work() -> None:
-        kind, name, shown = _entity(topic, broker, broker_defaults)
+        kind, name, label = _entity(topic, broker, broker_defaults)
         changes = [
             IncrementalAlterableConfig(name=key, config_operation=_SET, value=value)
             for key, value in parse_pairs("--add-config", added).items()
@@ -193,8 +193,8 @@ def alter(
             unset = await _unset(brokers, broker, resource, deleted) if deleted else []
             answer = await _ask(brokers, broker, request, _ALTER_VERSION)
         if unset:
-            click.echo(f"odradek: warning: {shown} had no {', '.join(unset)} of its own", err=True)
+            click.echo(f"odradek: warning: {label} had no {', '.join(unset)} of its own", err=True)
         done = "could be changed" if validate_only else "changed"
-        report([(shown, one.error_code, one.error_message) for one in answer.responses], done)
+        report([(label, one.error_code, one.error_message) for one in answer.responses], done)
 
     run(work())

@@ -27,7 +27,7 @@ from odradek.tools.command_line import (
     run,
     write_stdout,
 )
-from odradek.tools.errors import ToolError, is_number, refused
+from odradek.tools.errors import ToolError, is_number, refused, shown
 from odradek.tools.group_stores import Coordinators
 from odradek.tools.retries import Retries, by_leader, no_leader
 from odradek.values import TopicPartition
@@ -117,7 +117,7 @@ def _start(offset: str | None, from_beginning: bool) -> int:
 def _chosen(brokers: ToolClient, topic: str, partition: int | None) -> list[TopicPartition]:
     found = sorted(one for one in brokers.leaders if one.topic == topic)
     if not found:
-        raise ToolError(f"topic {topic} does not exist")
+        raise ToolError(f"topic {shown(topic)} does not exist")
     if partition is None:
         return found
     if TopicPartition(topic, partition) not in found:

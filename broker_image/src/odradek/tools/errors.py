@@ -62,5 +62,5 @@ def is_number(text: str, most: int) -> bool:
 
 
 def shown(text: str) -> str:
-    """Return a name as a line of a terminal can have it."""
-    return text if text.isprintable() else ascii(text)
+    """Return a name as a line of a terminal can have it, an empty one in quotes."""
+    return text if text and text.isprintable() else ascii(text)

@@ -31,7 +31,7 @@ from odradek.tools.command_line import (
     say_table,
     show_table,
 )
-from odradek.tools.errors import ToolError
+from odradek.tools.errors import ToolError, shown
 from odradek.tools.group_stores import (
     DEAD,
     EMPTY,
@@ -196,7 +196,7 @@ def describe(
 def _show_missing(views: Iterable[GroupDescription]) -> None:
     for view in views:
         if view.state == DEAD:
-            raise ToolError(f"consumer group {view.group} does not exist")
+            raise ToolError(f"consumer group {shown(view.group)} does not exist")
         if view.state == EMPTY:
             click.echo(f"Consumer group '{view.group}' has no active members.", err=True)
 
@@ -297,6 +297,7 @@ def reset_offsets(
                 raise ToolError("give either --from-file, or --topic or --all-topics")
         elif bool(topics) == all_topics:
             raise ToolError("give either --topic or --all-topics")
+        value = _parsed(way, ways[way], names)
         async with _opened(bootstrap_server, zookeeper, command_config, zk_tls_config_file) as (
             store,
             brokers,
@@ -310,7 +311,7 @@ def reset_offsets(
                     chosen_parts = [part for part in brokers.leaders if part.topic in read]
                 else:
                     chosen_parts = plans.parse_topics(topics, brokers.leaders)
-                wanted = await _wanted(brokers, view, chosen_parts, way, ways[way])
+                wanted = await _wanted(brokers, view, chosen_parts, way, value)
                 if not wanted:
                     raise ToolError(f"there are no offsets of group {group} to reset")
                 plan[group], moved = plans.within(wanted, await _bounds(brokers, wanted))
@@ -342,6 +343,25 @@ def _refuse_active(view: GroupDescription) -> None:
         )
 
 
+def _parsed(way: str, value: Any, groups: Iterable[str]) -> Any:
+    """Return the value of a way to reset as `_wanted` takes it: a plan per group, or a time in ms,
+    or what was given. Raises ToolError for what is wrong whatever brokers say.
+    """
+    match way:
+        case "from_file":
+            try:
+                text = value.read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ToolError(f"cannot read {value}: {error}") from error
+            return {group: plans.parse_csv(text, group) for group in groups}
+        case "to_datetime":
+            return plans.parse_datetime_ms(value)
+        case "by_duration":
+            return wall_ms() - plans.parse_duration_ms(value)
+        case _:
+            return value
+
+
 async def _wanted(
     brokers: ToolClient,
     view: GroupDescription,
@@ -363,18 +383,10 @@ async def _wanted(
         case "shift_by":
             return plans.shifted(partitions, view.committed, value)
         case "from_file":
-            try:
-                text = value.read_text()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ToolError(f"cannot read {value}: {error}") from error
-            return plans.existing(plans.parse_csv(text, view.group), brokers.leaders)
-        case "to_datetime":
-            since = plans.parse_datetime_ms(value)
-        case _:
-            since = wall_ms() - plans.parse_duration_ms(value)
+            return plans.existing(value[view.group], brokers.leaders)
     # A partition without such a record is moved to its end.
     ends = await retries.every_offset(partitions, LATEST)
-    firsts = await retries.every_offset(partitions, max(since, 0))
+    firsts = await retries.every_offset(partitions, max(value, 0))
     return {part: ends[part] if first < 0 else first for part, first in firsts.items()}
 
 
@@ -426,7 +438,7 @@ def delete(
             for group in names:
                 view = await store.describe(group)
                 if view.state == DEAD:
-                    raise ToolError(f"consumer group {group} does not exist")
+                    raise ToolError(f"consumer group {shown(group)} does not exist")
                 _refuse_active(view)
             for group in names if execute else ():
                 await store.delete(group)

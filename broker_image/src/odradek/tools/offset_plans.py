@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from odradek.tools.errors import ToolError, is_number
+from odradek.tools.errors import ToolError, is_number, shown
 from odradek.values import TopicPartition
 
 _MOST_PARTITION, _MOST_OFFSET = 2**31 - 1, 2**63 - 1
@@ -42,7 +42,7 @@ def parse_topics(
         topic, colon, numbers = text.partition(":")
         known = {partition for partition in existing if partition.topic == topic}
         if not known:
-            raise ToolError(f"topic {topic} does not exist")
+            raise ToolError(f"topic {shown(topic)} does not exist")
         if not colon:
             found |= known
             continue

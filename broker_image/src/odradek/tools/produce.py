@@ -29,7 +29,7 @@ from odradek.tools.command_line import (
     connected,
     run,
 )
-from odradek.tools.errors import NothingDoneError, ToolError, error_text, refused
+from odradek.tools.errors import NothingDoneError, ToolError, error_text, refused, shown
 from odradek.tools.retries import Retries, no_leader
 from odradek.values import TopicPartition
 
@@ -158,7 +158,7 @@ class LineWriter:
         self._retries = Retries(brokers)
         self.acknowledged = 0
         if not self._count:
-            raise ToolError(f"topic {topic} does not exist")
+            raise ToolError(f"topic {shown(topic)} does not exist")
         if partition is not None and partition >= self._count:
             raise ToolError(
                 f"topic {topic} has no partition {partition}, but 0 to {self._count - 1}"

@@ -30,7 +30,7 @@ from odradek.tools.command_line import (
     say,
     show_rows,
 )
-from odradek.tools.errors import ToolError, is_number
+from odradek.tools.errors import ToolError, is_number, shown
 from odradek.tools.retries import call_controller
 
 # Since this version the broker's own defaults can be asked for.
@@ -141,7 +141,7 @@ def _chosen(brokers: ToolClient, names: Iterable[str]) -> list[MetadataResponseT
     topics = {one.name: one for one in brokers.topics()}
     missing = [name for name in names if name not in topics]
     if missing:
-        raise ToolError(f"topic {', '.join(missing)} does not exist")
+        raise ToolError(f"topic {', '.join(map(shown, missing))} does not exist")
     return [topics[name] for name in dict.fromkeys(names)] or list(topics.values())
 
 
@@ -204,7 +204,7 @@ def create(
                 lambda answer: (one.error_code for one in answer.topics),
             )
         outcomes = [
-            (f"topic {one.name}", one.error_code, one.error_message) for one in answer.topics
+            (f"topic {shown(one.name)}", one.error_code, one.error_message) for one in answer.topics
         ]
         report(outcomes, "could be created" if validate_only else "created")
 
@@ -243,7 +243,10 @@ def alter(name: str, bootstrap_server: str, command_config: Path | None, partiti
                 lambda answer: (one.error_code for one in answer.results),
             )
         report(
-            [(f"topic {one.name}", one.error_code, one.error_message) for one in answer.results],
+            [
+                (f"topic {shown(one.name)}", one.error_code, one.error_message)
+                for one in answer.results
+            ],
             f"has {partitions} partitions",
         )
 
@@ -274,6 +277,9 @@ def delete(
                 _DELETE_VERSION,
                 lambda answer: (one.error_code for one in answer.responses),
             )
-        report([(f"topic {one.name}", one.error_code, None) for one in answer.responses], "deleted")
+        report(
+            [(f"topic {shown(one.name)}", one.error_code, None) for one in answer.responses],
+            "deleted",
+        )
 
     run(work())
