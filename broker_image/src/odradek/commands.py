@@ -159,11 +159,17 @@ def zookeeper(context: click.Context, port: int, host: str, data_dir: Path | Non
         return
     if not 0 < port < 65536:
         _exit(f"Invalid value {port} for --port: it must be between 1 and 65535", 2)
+    try:
+        zookeeper_server.check_address(host, port)
+    except (OSError, UnicodeError) as error:
+        _exit(f"cannot listen on {host}:{port}: {error}", 1)
     folder = (data_dir or Path(tempfile.mkdtemp(prefix="odradek-zookeeper-"))).absolute()
     try:
         command = zookeeper_server.command(zookeeper_server.write_config(folder, port, host=host))
     except zookeeper_server.MissingError as error:
         _exit(str(error), 1)
+    except FileExistsError:
+        _exit(f"cannot use {folder} for data: it is no directory", 2)
     except OSError as error:
         _exit(f"cannot use {folder} for data: {error.strerror}", 2)
     click.echo(f"ZooKeeper on {host}:{port}, data in {folder}", err=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import socket
 from pathlib import Path
 
 SERVER_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -54,6 +55,17 @@ def write_config(
         "".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8"
     )
     return path
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise OSError or UnicodeError for an address where no server can listen now.
+
+    ZooKeeper itself would answer with a stack trace.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
 
 
 def command(config: Path) -> list[str]:
