@@ -323,6 +323,11 @@ def test_bad_usage_and_failures_before_spark_have_their_own_exit_codes(
 ) -> None:
     assert run(cluster, environment, "--nonsense").returncode == 2
     assert run(cluster, environment, "-f", str(tmp_path / "missing.sql")).returncode == 2
+    latin = tmp_path / "latin.sql"
+    latin.write_bytes("SELECT 'é';".encode("latin-1"))
+    refused = run(cluster, environment, "-f", str(latin))
+    assert refused.returncode == 2
+    assert refused.stderr.endswith(f"Error: {latin} is not UTF-8 text\n")
     without = {**environment, "ODRADEK_SPARK_JARS": str(tmp_path)}
     for statement, expected in (
         ("SELECT 1", f"odradek: {tmp_path} has no spark-sql-kafka-0-10_*.jar\n"),

@@ -53,7 +53,7 @@ def sql(
     try:
         session.topics.summaries()  # no shell without a broker
         if texts or files or not sys.stdin.isatty():
-            for text in texts or [file.read() for file in files or (sys.stdin,)]:
+            for text in texts or [_read(file) for file in files or (sys.stdin,)]:
                 shell.run_text(session, text)
         else:
             click.echo(f"Topics of {bootstrap_server}. HELP lists statements, Ctrl-D leaves.")
@@ -65,6 +65,13 @@ def sql(
         sys.exit(_INTERRUPTED)
     finally:
         session.close()
+
+
+def _read(file: TextIO) -> str:
+    try:
+        return file.read()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{file.name} is not UTF-8 text") from error
 
 
 def _exit_at_sigterm(number: int, _: object) -> NoReturn:
