@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
 )
 
 from odradek.net.client import PeerClient
+from odradek.protocol.api import ApiKey
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
 from odradek.protocol.messages.sasl import (
     AlterUserScramCredentialsRequest,
@@ -349,12 +350,18 @@ def greet(address: tuple[str, int], context: ssl.SSLContext) -> None:
 def test_clients_that_use_the_wrong_protocol_are_named(secured: Secured) -> None:
     handshakes = 'odradek_tls_handshakes_failed_total{cause="no-tls",listener="TLS"}'
     before = secured.metric(handshakes)
-    refusal({"bootstrap.servers": secured.broker.secure_address("TLS")})
+
+    def speak_plainly_to(listener: str) -> None:
+        refusal({"bootstrap.servers": secured.broker.secure_address(listener)})
+
+    no_tls = " on listener TLS: TLS: WRONG_VERSION_NUMBER"
+    await_line(secured, no_tls, lambda: speak_plainly_to("TLS"))
     assert secured.metric(handshakes) > before
     context = ssl.create_default_context(cafile=str(secured.own.authority_path))
     plain = ("127.0.0.1", secured.broker.port)
     await_line(secured, "the peer speaks TLS", lambda: greet(plain, context))
-    refusal({"bootstrap.servers": secured.broker.secure_address("SASLPLAIN")})
+    no_login = f" on listener SASLPLAIN: request {ApiKey.METADATA} before authentication"
+    await_line(secured, no_login, lambda: speak_plainly_to("SASLPLAIN"))
 
 
 def test_certificate_without_a_rule_is_not_served(secured: Secured) -> None:

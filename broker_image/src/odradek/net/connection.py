@@ -111,6 +111,10 @@ class ClientInfo:
     unasked: Unasked = field(default_factory=Unasked)
     # Whether an answer to a Produce may be one that is there later.
     takes_later: bool = False
+    listener: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port} on listener {self.listener}"
 
 
 Answer: TypeAlias = Sequence[Part] | Later[Sequence[Part] | None] | None
@@ -281,13 +285,10 @@ class Connection:
                     await self._owed.until_owed(0)
                 raise
         except HandshakeError as error:
-            text = "failed handshake with %s:%s: %s"
-            self._quotas.log.log(logging.INFO, text, self.peer.host, self.peer.port, error)
+            self._quotas.log.log(logging.INFO, "failed handshake with %s: %s", self.peer, error)
         except (ProtocolViolation, MalformedError) as violation:
             self._quotas.closed["violation"] += 1
-            self._quotas.log.log(
-                logging.WARNING, "closing %s:%s: %s", self.peer.host, self.peer.port, violation
-            )
+            self._quotas.log.log(logging.WARNING, "closing %s: %s", self.peer, violation)
         except OSError as error:
             self._log_loss(error)
         except MemoryError:

@@ -57,7 +57,7 @@ class Listener:
     A `protected` listener is for brokers only. On another one that brokers use, `is_broker` tells
     their addresses. At the maximum of connections brokers are let in all the same. `secure` makes
     the transport of an accepted socket; `guard` learns who the peer is (see `connection.Guard`).
-    `creation_rate` is of this listener alone, beside that of all.
+    `creation_rate` is of this listener alone, beside that of all. `name` stands in log lines.
     """
 
     def __init__(
@@ -73,9 +73,11 @@ class Listener:
         secure: Callable[[socket.socket], Transport] = transports.plain,
         guard: Guard | None = None,
         creation_rate: int = UNLIMITED_RATE,
+        name: str = "",
     ) -> None:
         self._host = host
         self._port = port
+        self._name = name
         self._quotas = quotas
         self._limits = quotas.limits
         self._protected = protected
@@ -196,7 +198,9 @@ class Listener:
                 )
                 await asyncio.sleep(ERROR_PAUSE_SECONDS)
                 continue
-            peer = ClientInfo(plain(address[0]), address[1], next(_connection_ids))
+            peer = ClientInfo(
+                plain(address[0]), address[1], next(_connection_ids), listener=self._name
+            )
             try:
                 await self._let_in(accepted, peer, group)
             except Exception as error:  # as for want of memory

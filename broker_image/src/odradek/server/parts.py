@@ -187,6 +187,7 @@ def _add_listeners(base: Foundation, broker: Broker, listeners: dict[str, Listen
             secure=partial(base.security.transport, endpoint.name),
             guard=base.security.guard(endpoint.name),
             creation_rate=config.listener_creation_rates.get(endpoint.name, UNLIMITED_RATE),
+            name=endpoint.name,
         )
 
 
