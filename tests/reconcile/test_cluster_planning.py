@@ -79,6 +79,25 @@ def test_outdated_broker_that_is_down_anyway_goes_first() -> None:
     assert chosen.broker_id == 1
 
 
+def test_no_roll_and_no_drain_ends_a_pod_whose_volume_would_go_with_it() -> None:
+    wanted = cluster_of(3)
+    pods = [broker(0, NEW), replace(broker(1), unclaimed=True), broker(2)]
+    chosen = rollout.next_to_roll(view(*pods))
+    assert chosen is not None
+    assert chosen.broker_id == 2
+    rolled = view(*pods[:2], broker(2, NEW))
+    assert rollout.next_to_roll(rolled) is None
+    _, reconciling, *_, warning = rollout.judge(wanted, rolled, BrokerSets((3,)))
+    assert "brokers [1] wait for you, as ConfigWarning says" in reconciling.message
+    assert (warning.status, warning.reason) == (True, "ClaimDeleted")
+    assert "volume claims data-main-broker-1, whose data" in warning.message
+    assert warning.message.endswith("come back empty: main-broker-1")
+    assert rollout.budget(HEALTHY, None, {1}) == Budget(0)
+    # It is not taken away even when it is down.
+    lost = replace(pods[1], ready=False, registered=False)
+    assert rollout.next_to_roll(view(pods[0], lost, pods[2])) is None
+
+
 def test_kafka_brokers_in_the_same_znodes_are_shown_and_hold_nothing_up() -> None:
     body = resource("KafkaCluster", "main", zookeeper={"connect": "zk:2181"})
     body["spec"]["brokers"] = {"replicas": 2}

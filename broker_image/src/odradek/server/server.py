@@ -245,12 +245,12 @@ class Server:
 
     async def _start_serving(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Listen, register and look for a controller. Raises StoppedEarlyError."""
-        for endpoint in self._config.listeners:
-            listener = self._listeners[endpoint.name]
+        for where in self._config.listeners:
+            listener = self._listeners[where.name]
             try:
                 await listener.start()
             except OSError as error:
-                raise StartError(f"cannot listen on {endpoint}: {error}") from error
+                raise StartError(f"cannot listen on {where}: {error}") from error
             cleanup.push_async_callback(listener.close, 0)
         await self._register()
         await self._parts.controller.start()

@@ -345,6 +345,11 @@ def _add_zookeeper(pod: Object, zookeeper: ZooKeeperSetup) -> None:
     pod["volumes"].append(zookeeper_objects.volume(zookeeper.secret))
 
 
+def claim_name(pod: str) -> str:
+    """Name of the volume claim of a broker's pod, as its StatefulSet makes it."""
+    return f"data-{pod}"
+
+
 def _claim_template(meta: ResourceMeta, spec: ClusterSpec) -> Object:
     claim: Object = {
         "apiVersion": "v1",

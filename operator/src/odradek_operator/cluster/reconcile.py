@@ -14,6 +14,7 @@ from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import (
     authority_secrets,
     broker_steps,
+    claims,
     console,
     exporter,
     expose,
@@ -162,6 +163,8 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     waits: WaitingUpgrade | None = None
     refused_settings: str | None = None
     signing = body.get("status", {}).get("authorities")
+    claimed = claims.read(context, meta, allowed)
+    unclaimed = claims.deleted(claimed)
     if not wanted.paused:
         try:
             configured = settings.reconcile(context, body, wanted)
@@ -189,7 +192,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             prepared = _prepare(context, body, meta, wanted, step, outside)
             events += prepared.events if prepared else ()
             exposed, prepared = expose.complete(exposed, prepared, znodes.registered, allowed)
-            budget = rollout.budget(znodes.partitions, sharing)
+            budget = rollout.budget(znodes.partitions, sharing, unclaimed)
             setup = prepared.setup if prepared else None
             setups = (setup, to_zookeeper)
             waits = objects_step.apply_objects(
@@ -221,11 +224,12 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         told = (
             *_certificate_warnings(prepared),
             *authority_secrets.conditions(prepared.authorities if prepared else (), context.now()),
-            *_grow_claims(context, meta, wanted, allowed),
+            *claims.grow(context, claimed.values(), wanted.storage.size),
             *exporter.reconcile(context, body, meta, wanted),
             *console.reconcile(context, body, meta, wanted),
         )
     view = _view(context, body, meta, znodes, live_sets, allowed)
+    view = rollout.mark_unclaimed(view, unclaimed)
     if wanted.paused:
         told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
         step = _present_step(wanted, live_set)
@@ -474,20 +478,6 @@ def _live_sets(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpe
     return [first, *map(read, range(1, many))]
 
 
-def _grow_claims(
-    context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec, brokers: BrokerSets
-) -> tuple[Condition, ...]:
-    found = []
-    for broker_id in brokers:
-        claim = f"data-{brokers.pod(meta.name, broker_id)}"
-        held = apply.grow_claim(context, meta.namespace, claim, wanted.storage.size)
-        if held is not None:
-            found.append(held)
-    # One that is rejected needs the user; others grow by themselves.
-    found.sort(key=lambda one: one.reason != "ResizeRejected")
-    return tuple(found[:1])
-
-
 def _view(
     context: ReconcileContext,
     body: Body,
@@ -536,6 +526,8 @@ def _roll(
         return []
     pod = context.kube.get("v1", "Pod", meta.namespace, broker.pod)
     if pod is None or "deletionTimestamp" in pod["metadata"]:
+        return []
+    if claims.is_deleted(context, meta, broker.pod):
         return []
     if not apply.still_wanted(context, body):
         return []

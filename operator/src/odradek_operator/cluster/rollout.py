@@ -9,7 +9,7 @@ replicas there: that is no worse than one of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Final
@@ -44,6 +44,7 @@ class BrokerPod:
     ZooKeeper takes it (`zookeeper_plan.MARK`). One that `moved` advertises other addresses on
     exposed listeners than it would after a restart. `last_node` is where it ran before, if that is
     known and it has no node. `of_set` is the number of its StatefulSet, `image` that of its pod.
+    The data of one that is `unclaimed` goes when its pod ends: somebody deleted its volume claim.
     """
 
     broker_id: int
@@ -62,6 +63,7 @@ class BrokerPod:
     last_node: str | None = None
     of_set: int = 0
     image: str | None = None
+    unclaimed: bool = False
 
     @property
     def healthy(self) -> bool:
@@ -122,10 +124,13 @@ def next_to_roll(view: ClusterView) -> BrokerPod | None:
 
     A broker that is down anyway goes first. A healthy one goes only while all others are healthy
     and every partition has all its replicas in sync, so that none falls under min.insync.replicas
-    which has more replicas than that. None: nothing is outdated, or it is not safe.
+    which has more replicas than that. One whose data would go with its pod is left to the user.
+    None: nothing is outdated, or it is not safe.
     """
     pods = [one for one in view.brokers if one.pod is not None]
-    outdated = [one for one in view.staying if view.is_outdated(one) or one.moved]
+    outdated = [
+        one for one in view.staying if (view.is_outdated(one) or one.moved) and not one.unclaimed
+    ]
     if not outdated or not view.templates_known:
         return None
     down = _of_node_that_is_down(view)
@@ -201,15 +206,27 @@ def _safe_count(first: int, wanted: int, current: int, partitions: Partitions | 
     return max(wanted, max((one for one in holders if 0 <= one < current), default=-1) + 1)
 
 
-def budget(partitions: Partitions | None, view: ClusterView | None) -> Budget:
+def budget(
+    partitions: Partitions | None,
+    view: ClusterView | None,
+    unclaimed: Collection[int] = frozenset(),
+) -> Budget:
     """Return who may be evicted: one broker while all replicas are known to be in sync.
 
     Where brokers share nodes (else `view` is None), of a node that lost one the others may go too,
-    and nobody else.
+    and nobody else. None while there are `unclaimed` brokers, whose data would go.
     """
+    if unclaimed:
+        return Budget(0)
     if view is not None and (there := _of_node_that_is_down(view)):
         return Budget(0, tuple(one.pod for one in there if one.pod is not None))
     return Budget(1 if partitions is not None and partitions.all_in_sync else 0)
+
+
+def mark_unclaimed(view: ClusterView, unclaimed: Collection[int]) -> ClusterView:
+    """Return the view with those brokers marked whose volume claims somebody deleted."""
+    brokers = (replace(one, unclaimed=one.broker_id in unclaimed) for one in view.brokers)
+    return replace(view, brokers=tuple(brokers))
 
 
 def is_settled(view: ClusterView) -> bool:
@@ -325,6 +342,8 @@ def _how_it_rolls(view: ClusterView, partitions: Partitions) -> str:
         text = "brokers are restarted node by node with the new pod template"
     if partitions.under_replicated:
         text += "; the next one waits until all replicas of all partitions are in sync"
+    if held := [one.broker_id for one in view.staying if one.unclaimed and view.is_outdated(one)]:
+        text += f"; brokers {held} wait for you, as ConfigWarning says"
     return text
 
 
@@ -364,6 +383,8 @@ def _warnings(spec: ClusterSpec, view: ClusterView) -> tuple[Condition, ...]:
             {TRANSACTIONS_MIN_ISR} that is no larger, in spec.brokers.config
         """
         found.append(("TooFewBrokers", " ".join(text.split())))
+    if unclaimed := [one for one in view.own if one.unclaimed]:
+        found.append(("ClaimDeleted", _why_unclaimed(unclaimed)))
     if pairs := _pairs_on_one_node(view):
         shown = ", ".join(f"{one} and {other}" for one, other in pairs[:3])
         more = ", ..." if len(pairs) > 3 else ""
@@ -373,6 +394,18 @@ def _warnings(spec: ClusterSpec, view: ClusterView) -> tuple[Condition, ...]:
         texts = "; ".join(text for _, text in found)
         return (Condition("ConfigWarning", True, found[0][0], texts),)
     return (Condition("ConfigWarning", False, "NoWarnings"),)
+
+
+def _why_unclaimed(brokers: Sequence[BrokerPod]) -> str:
+    pods = [one.pod for one in brokers[:3] if one.pod is not None]
+    more = ", ..." if brokers[3:] else ""
+    shown = ", ".join(map(cluster_objects.claim_name, pods)) + more
+    text = f"""
+        somebody deleted the volume claims {shown}, whose data goes when their pods end: no drain
+        and no rolling restart ends these; once all their partitions have replicas in sync on other
+        brokers, delete the pods one by one, and they come back empty: {", ".join(pods)}{more}
+    """
+    return " ".join(text.split())
 
 
 def _pairs_on_one_node(view: ClusterView) -> list[list[int]]:

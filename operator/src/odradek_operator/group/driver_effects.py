@@ -131,7 +131,8 @@ def grow_volume(
         if not apply.still_wanted(context, body):
             return ()
         name = driver_objects.claim_name(meta.name)
-        held = apply.grow_claim(context, meta.namespace, name, task.volume_size)
+        claim = context.kube.get("v1", "PersistentVolumeClaim", meta.namespace, name)
+        held = apply.grow_claim(context, claim, task.volume_size) if claim is not None else None
         if held is not None:
             return (held,)
     return (Condition(GROWN, True, "AsSpecified"),)

@@ -203,21 +203,19 @@ def differs(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
     return live is None or kube.differs(wanted, live)
 
 
-def grow_claim(context: ReconcileContext, namespace: str, name: str, size: str) -> Condition | None:
-    """Request a larger volume; return what holds it up, for instance a class that cannot expand.
+def grow_claim(context: ReconcileContext, live: Mapping[str, Any], size: str) -> Condition | None:
+    """Request a larger volume for a claim, and return what holds it up: a class that cannot expand.
 
-    None: the volume is that large, or there is none yet.
+    None: the volume is that large, or the claim has none yet.
     """
-    live = context.kube.get("v1", "PersistentVolumeClaim", namespace, name)
-    if live is None:
-        return None
+    name = live["metadata"]["name"]
     if not kube.same_quantity(live["spec"]["resources"]["requests"]["storage"], size):
         try:
             live = context.kube.apply(
                 {
                     "apiVersion": "v1",
                     "kind": "PersistentVolumeClaim",
-                    "metadata": {"name": name, "namespace": namespace},
+                    "metadata": {"name": name, "namespace": live["metadata"]["namespace"]},
                     "spec": {"resources": {"requests": {"storage": size}}},
                 }
             )
