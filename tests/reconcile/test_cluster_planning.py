@@ -98,6 +98,27 @@ def test_no_roll_and_no_drain_ends_a_pod_whose_volume_would_go_with_it() -> None
     assert rollout.next_to_roll(view(pods[0], lost, pods[2])) is None
 
 
+def test_brokers_that_a_cluster_waits_for_are_named_with_what_they_lack() -> None:
+    wanted = cluster_of(3)
+    lost = replace(broker(1, NEW, healthy=False), node="n1")
+    stuck = replace(broker(2, NEW, healthy=False), trouble="0/3 nodes are available")
+    gone = replace(broker(0), pod=None, ready=False, registered=False)
+    told = rollout.judge(wanted, view(broker(0), lost, broker(2)), BrokerSets((3,)))[0]
+    assert told.message == "2 of 3 brokers registered; main-broker-1 on n1 is not ready"
+    told = rollout.judge(wanted, view(gone, lost, stuck), BrokerSets((3,)))[0]
+    assert told.message == (
+        "0 of 3 brokers registered; main-broker-2: 0/3 nodes are available; "
+        "broker 0 has no pod; main-broker-1 on n1 is not ready"
+    )
+    # Its node does not answer: it still serves, and does not end.
+    going = replace(broker(1, going=True), node="n1")
+    ready, reconciling, *_ = rollout.judge(
+        wanted, view(broker(0), going, broker(2)), BrokerSets((3,))
+    )
+    assert (ready.status, ready.reason) == (True, "BrokersRolling")
+    assert reconciling.message.endswith("pod template; main-broker-1 on n1 has not ended yet")
+
+
 def test_kafka_brokers_in_the_same_znodes_are_shown_and_hold_nothing_up() -> None:
     body = resource("KafkaCluster", "main", zookeeper={"connect": "zk:2181"})
     body["spec"]["brokers"] = {"replicas": 2}

@@ -75,6 +75,20 @@ class BrokerPod:
         """The node where it runs, or ran."""
         return self.node or self.last_node
 
+    @property
+    def lack(self) -> str | None:
+        """What it lacks to serve, as a sentence; None if it serves."""
+        if self.pod is None:
+            return None if self.registered else f"broker {self.broker_id} has no pod"
+        if self.trouble:
+            return f"{self.pod}: {self.trouble}"
+        pod = f"{self.pod} on {self.node}" if self.node else self.pod
+        if self.terminating:
+            return f"{pod} has not ended yet"
+        if not self.ready:
+            return f"{pod} is not ready"
+        return None if self.registered else f"{pod} is not registered"
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
@@ -292,8 +306,7 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple
         text = f"brokers {coming} come once all others run with pods that may share their nodes"
         return status.progressing("BrokersRolling", f"{count}; {text}")
     if view.registered < len(allowed):
-        troubles = [f"{one.pod}: {one.trouble}" for one in view.brokers if one.trouble]
-        return status.progressing("BrokersStarting", "; ".join([count, *troubles[:3]]))
+        return status.progressing("BrokersStarting", "; ".join([count, *_lacks(view)]))
     if view.controller_id is None:
         return status.progressing("NoController", f"{count}; no controller is elected")
     if view.partitions.offline:
@@ -336,6 +349,13 @@ def _unreadable(count: str, problems: Sequence[str]) -> str:
     return f"{count}; {len(problems)} topics cannot be read, and {held}: {shown}"
 
 
+def _lacks(view: ClusterView) -> list[str]:
+    """Return what brokers lack to serve; first of those that Kubernetes says more about."""
+    found = sorted(view.own, key=lambda one: not one.trouble)
+    lacks = [one.lack for one in found if one.lack is not None]
+    return lacks[:3] + ["..."] * (len(lacks) > 3)
+
+
 def _how_it_rolls(view: ClusterView, partitions: Partitions) -> str:
     text = "brokers are restarted one at a time with the new pod template"
     if view.later_revisions:
@@ -344,7 +364,7 @@ def _how_it_rolls(view: ClusterView, partitions: Partitions) -> str:
         text += "; the next one waits until all replicas of all partitions are in sync"
     if held := [one.broker_id for one in view.staying if one.unclaimed and view.is_outdated(one)]:
         text += f"; brokers {held} wait for you, as ConfigWarning says"
-    return text
+    return "; ".join([text, *_lacks(view)])
 
 
 def _why_blocked(spec: ClusterSpec, partitions: Partitions, going: list[int]) -> str:
