@@ -293,6 +293,46 @@ def test_replicas_that_came_onto_one_node_are_told() -> None:
     assert found.message == "partitions have two replicas on one node, by brokers 0 and 101"
 
 
+def test_a_move_between_brokers_of_a_node_is_no_warning_and_no_wider_topic() -> None:
+    zookeeper = MemoryZooKeeper()
+    replicas = tuple(map(BrokerId, (0, 1, 100, 2)))
+    moved = znodes.TopicAssignment(
+        {0: replicas}, adding={0: (BrokerId(0),)}, removing={0: (BrokerId(100),)}
+    )
+    zookeeper.put(znodes.topic_path("t"), znodes.encode_topic(moved))
+    seen = observe.partitions(zookeeper)
+    assert seen.widest == (3, "t")
+    # They are not restarted together meanwhile.
+    assert frozenset({0, 100}) in seen.sharing
+    pods = [pod(one, NEW) for one in SIX]
+    *_, found = rollout.judge(cluster(replicas=6, perNode=2), view(*pods, partitions=seen), SIX)
+    assert (found.type, found.status) == ("ConfigWarning", False)
+
+
+@pytest.mark.parametrize(
+    ("counts", "per_node", "enough"),
+    [((3, 1), 2, 5), ((3, 3), 2, 6), ((1, 2), 2, 4), ((3,), 1, None), ((3, 3), 1, None)],
+)
+def test_who_keeps_brokers_learns_how_many_replicas_that_needs(
+    counts: tuple[int, ...], per_node: int, enough: int | None
+) -> None:
+    assert BrokerSets(counts).replicas_with(per_node) == enough
+    if enough is not None:
+        fewer, kept = (BrokerSets.spread(one, per_node) for one in (enough - 1, enough))
+        assert set(BrokerSets(counts)) <= set(kept)
+        assert not set(BrokerSets(counts)) <= set(fewer)
+
+
+def test_more_per_node_without_more_replicas_says_that_these_were_meant() -> None:
+    pods = [replace(pod(one, NEW), of_set=one // 100) for one in (0, 1, 2, 100)]
+    held = replace(IN_SYNC, holders=frozenset({0, 1, 2}), widest=(3, "views"))
+    ready, *_ = rollout.judge(
+        cluster(replicas=3, perNode=2), view(*pods, partitions=held), BrokerSets((3, 1))
+    )
+    assert ready.reason == "ScaleDownBlocked"
+    assert ready.message.endswith("; or keep them: with perNode 2, that needs replicas 5")
+
+
 def test_settings_ask_for_no_more_replicas_than_there_are_nodes_for_certain() -> None:
     config = {"default.replication.factor": "4", "min.insync.replicas": "2"}
     spec.check_fits(cluster(replicas=6, config=config))

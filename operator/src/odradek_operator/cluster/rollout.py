@@ -294,8 +294,8 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple
     count = f"{view.registered} of {len(allowed)} brokers registered"
     if view.partitions.unreadable:
         return status.stalled("ZnodeUnreadable", _unreadable(count, view.partitions.unreadable))
-    if going := _going(spec, allowed):
-        return status.stalled("ScaleDownBlocked", _why_blocked(spec, view.partitions, going))
+    if _going(spec, allowed):
+        return status.stalled("ScaleDownBlocked", _why_blocked(spec, view.partitions, allowed))
     if coming := sorted(set(spec.brokers) - set(allowed)):
         if taken := {
             one.broker_id: one.address or ""
@@ -367,8 +367,9 @@ def _how_it_rolls(view: ClusterView, partitions: Partitions) -> str:
     return "; ".join([text, *_lacks(view)])
 
 
-def _why_blocked(spec: ClusterSpec, partitions: Partitions, going: list[int]) -> str:
-    """Return what to do before the brokers can be removed, in this order."""
+def _why_blocked(spec: ClusterSpec, partitions: Partitions, allowed: BrokerSets) -> str:
+    """Return what to do before the brokers can be removed, in this order, or how to keep them."""
+    going = _going(spec, allowed)
     steps = []
     replicas, topic = partitions.widest
     most = spec.fewest_nodes
@@ -377,7 +378,10 @@ def _why_blocked(spec: ClusterSpec, partitions: Partitions, going: list[int]) ->
     if too_large := spec.larger_than(most):
         steps.append(f"set {' and '.join(too_large)} to {most} or less")
     steps.append(f"apply a Reassignment with mode RemoveBrokers, brokers {going}")
-    return f"brokers {going} hold replicas; {'; '.join(steps)}"
+    text = f"brokers {going} hold replicas; {'; '.join(steps)}"
+    if (enough := allowed.replicas_with(spec.per_node)) is None:
+        return text
+    return f"{text}; or keep them: with perNode {spec.per_node}, that needs replicas {enough}"
 
 
 def _going(spec: ClusterSpec, allowed: BrokerSets) -> list[int]:
@@ -429,13 +433,16 @@ def _why_unclaimed(brokers: Sequence[BrokerPod]) -> str:
 
 
 def _pairs_on_one_node(view: ClusterView) -> list[list[int]]:
-    """Return the brokers on one node that have replicas of one partition: a pod has moved."""
+    """Return the brokers on one node that have replicas of one partition: a pod has moved.
+
+    Not those of which one is just taking over the other's replicas.
+    """
     if not view.later_revisions or view.partitions is None:
         return []
     nodes = {one.broker_id: one.node for one in view.own if one.node is not None}
     return sorted(
         sorted(pair)
-        for pair in view.partitions.sharing
+        for pair in view.partitions.sharing - view.partitions.replacing
         if pair <= nodes.keys() and len(pair) == 2 and len({nodes[one] for one in pair}) == 1
     )
 

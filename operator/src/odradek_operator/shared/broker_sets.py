@@ -63,6 +63,16 @@ class BrokerSets(Collection[int]):
         """Return the number of the set that a broker with this id is in."""
         return broker_id // SET_SIZE if self.share_nodes else 0
 
+    def replicas_with(self, per_node: int) -> int | None:
+        """Return the fewest replicas that, spread over `per_node` sets, have all these brokers.
+
+        None where no number does, and where there is one set, which has as many as there are.
+        """
+        if per_node == 1 or any(self.counts[per_node:]):
+            return None
+        last = [(count - 1, number) for number, count in enumerate(self.counts) if count]
+        return max((rows * per_node + number + 1 for rows, number in last), default=0)
+
     def pod(self, cluster: str, broker_id: int) -> str:
         """Return the name of a broker's pod."""
         return f"{set_name(cluster, self.set_of(broker_id))}-{broker_id}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, product
 
 from odradek.values import BrokerId
 from odradek.zk import znodes
@@ -105,18 +105,22 @@ def partitions(zookeeper: ZnodeReader) -> Partitions:
     under = offline = 0
     widest = max(
         (
-            (len(replicas), name)
+            (len(replicas) - len(one.adding.get(number, ())), name)
             for name, one in assigned.items()
-            for replicas in one.partitions.values()
+            for number, replicas in one.partitions.items()
         ),
         default=(0, ""),
     )
     lagging: set[int] = set()
     lists: set[tuple[BrokerId, ...]] = set()
+    swaps: set[frozenset[int]] = set()
     for name, topic in assigned.items():
         for partition, replicas in topic.partitions.items():
             state = states[name].get(partition)
-            lists.add(replicas)
+            added, removed = topic.adding.get(partition, ()), topic.removing.get(partition, ())
+            lists.add(tuple(one for one in replicas if one not in added) if added else replicas)
+            lists.add(tuple(one for one in replicas if one not in removed) if removed else replicas)
+            swaps.update(map(frozenset, product(added, removed)))
             # A partition without a state is new: no broker must go before it has its leader, but
             # nothing was lost.
             missing = set(replicas) - set(state.isr if state is not None else ())
@@ -127,7 +131,7 @@ def partitions(zookeeper: ZnodeReader) -> Partitions:
                 under += 1
                 lagging |= missing
     # Many partitions have the same replicas.
-    sharing = {frozenset(pair) for replicas in lists for pair in combinations(replicas, 2)}
+    lasting = {frozenset(pair) for replicas in lists for pair in combinations(replicas, 2)}
     return Partitions(
         under,
         offline,
@@ -135,7 +139,8 @@ def partitions(zookeeper: ZnodeReader) -> Partitions:
         widest,
         tuple(unreadable),
         frozenset(lagging),
-        frozenset(sharing),
+        frozenset(lasting | swaps),
+        frozenset(swaps - lasting),
     )
 
 

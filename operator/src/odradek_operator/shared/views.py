@@ -20,7 +20,8 @@ class Partitions:
     how many these are. `unreadable` says what is wrong with the znodes of topics that are in none
     of this: who holds their replicas, and whether in sync, is not known. `lagging` are the brokers
     that some partition needs and has not in sync, `sharing` the pairs that hold replicas of one
-    partition.
+    partition. Of those `replacing`, one takes the replicas over from the other. `widest` is without
+    replicas that are just added.
     """
 
     under_replicated: int
@@ -30,6 +31,7 @@ class Partitions:
     unreadable: tuple[str, ...] = ()
     lagging: frozenset[int] = frozenset()
     sharing: frozenset[frozenset[int]] = frozenset()
+    replacing: frozenset[frozenset[int]] = frozenset()
 
     @property
     def all_in_sync(self) -> bool:
