@@ -114,7 +114,11 @@ async def update_metadata(
         # Not before: a later controller may have come while this request waited.
         if not broker.replicas.accept_controller(request.controller_epoch):
             return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
+        before = broker.metadata.brokers
         await slices.run(broker.metadata.update_in_slices(request))
+        departed = before.keys() - broker.metadata.brokers.keys()
+        if departed:
+            broker.replicas.forget_departed(departed)
         acting = _act_on_changes(broker, request)
         try:
             await slices.run(acting)

@@ -273,6 +273,12 @@ class ReplicaManager:
                 partition.retire()
                 self._hosted.wake_all(key)
 
+    def forget_departed(self, departed: Collection[int]) -> None:
+        """Let no append wait for followers on brokers that are gone, unless they are in sync."""
+        for key, partition in self._hosted.partitions.items():
+            if partition.forget_departed(departed):
+                self._hosted.wake_high_watermark(key)
+
     async def _delete_stray_replicas(self, keys: Collection[TopicPartition]) -> None:
         await self._roles.truncations_over(keys)
         async with self._roles.lock:

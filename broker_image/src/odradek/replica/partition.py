@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Container
+from collections.abc import AsyncIterator, Callable, Collection, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -256,6 +256,20 @@ class Partition:
             return None
         rules.enter_session(progress, clock)
         return progress
+
+    def forget_departed(self, departed: Collection[int]) -> bool:
+        """Wait no longer for followers to join the in-sync set: their brokers are gone.
+
+        One that left in a controlled shutdown may have caught up with us until its end. Return
+        whether the high watermark rose.
+        """
+        waited_for = False
+        for replica in departed:
+            progress = self.followers.get(replica)
+            if progress is not None and replica not in self.isr.committed:
+                progress.last_caught_up_ms = rules.NEVER_MS
+                waited_for = True
+        return waited_for and self.advance_high_watermark()
 
     def advance_high_watermark(self) -> bool:
         """Recompute the high watermark of a leader; return whether it rose."""
