@@ -84,6 +84,12 @@ def connect(version: str) -> Release:
     return Release(f"connect-{version}", "pom-connect.xml", needed)
 
 
+def flink(version: str) -> Release:
+    """Return Apache Flink of a release, with its connector to Kafka."""
+    needed = (f"flink-clients-{version}", "flink-connector-kafka", "kafka-clients", "slf4j-simple")
+    return Release(f"flink-{version}", "pom-flink.xml", needed)
+
+
 def classpath(release: Release = CURRENT) -> str:
     """Return the class path of a release, downloaded with Maven once and cached."""
     cache = CACHE / f"kafka-{release.version}"
