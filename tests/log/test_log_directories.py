@@ -131,6 +131,18 @@ def test_a_directory_that_another_would_read_as_a_partition_refuses_the_start(
     make(dirs=("a", "a/disk1")).close()
 
 
+@pytest.mark.parametrize("other", ["a/disk-1", "b"])
+def test_a_directory_that_another_links_to_as_a_partition_refuses_the_start(
+    make: Make, tmp_path: Path, other: str
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "disk-1").symlink_to(tmp_path / "b")
+    with pytest.raises(LogDirError, match=rf"^log\.dirs has /.*/{other} inside /.*/a, under"):
+        make(dirs=("a", other))
+    assert not list((tmp_path / "b").glob("*.log"))
+
+
 @pytest.mark.parametrize(
     ("path", "reason"), [("file", "Not a directory"), ("loop", "Too many levels of symbolic links")]
 )

@@ -162,13 +162,22 @@ class Directory:
 
     def has_as_partition(self, other: "Directory") -> bool:
         """Return whether another directory is inside this one, where a start looks for a partition,
-        or for the remains of one.
+        or for the remains of one; also by a symbolic link.
         """
         ours, theirs = os.path.realpath(self.path), os.path.realpath(other.path)
-        if os.path.commonpath((ours, theirs)) != ours or ours == theirs:
-            return False
-        name = os.path.relpath(theirs, ours).split(os.sep)[0]
-        return any(form.search(name) for form in (_FOLDER, _FUTURE_FOLDER, _DOOMED_FOLDER))
+        if _is_within(theirs, ours):
+            name = os.path.relpath(theirs, ours).split(os.sep)[0]
+            if _is_looked_into(name):
+                return True
+        # Whoever reads the directory finds out that it cannot be read.
+        with contextlib.suppress(OSError), os.scandir(self.path) as listed:
+            return any(
+                entry.is_symlink()
+                and _is_looked_into(entry.name)
+                and _is_within(theirs, os.path.realpath(entry.path))
+                for entry in listed
+            )
+        return False
 
     def _check_owner(self, meta: LogDirMeta, owner: LogDirMeta) -> None:
         for name, found, mine in (
@@ -476,6 +485,15 @@ class Directory:
         os.close(self._names_fd)
         os.close(self.lock_fd)
         self._names_fd = self.lock_fd = -1
+
+
+def _is_looked_into(name: str) -> bool:
+    """Return whether a start looks for a partition, or its remains, under this name."""
+    return any(form.search(name) for form in (_FOLDER, _FUTURE_FOLDER, _DOOMED_FOLDER))
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return os.path.commonpath((path, folder)) == folder
 
 
 def _close_all(logs: Collection[Log], threads: Executor) -> bool:
