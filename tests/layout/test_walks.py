@@ -47,7 +47,7 @@ def test_rooms_are_the_folders_right_below_a_package() -> None:
     assert walks.room_of(folders, "odradek.replica.manager:ReplicaManager.close") == (
         "odradek.replica/"
     )
-    assert walks.room_of(folders, "odradek.server:run") == "odradek.server"
+    assert walks.room_of(folders, "odradek.commands:broker") == "odradek.commands"
 
 
 def test_calls_beside_a_request_are_left_out() -> None:
