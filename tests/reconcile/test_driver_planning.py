@@ -1,5 +1,6 @@
 """When a driver is started, stopped and started again, as pure decisions."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek_operator.group import driver as drivers
+from odradek_operator.group import schedule
 from odradek_operator.group.driver import Action, RestartState
 from odradek_operator.shared import spec
 from odradek_operator.shared.job_spec import JobSpec
@@ -97,6 +99,36 @@ def test_a_failed_pod_is_counted_once_and_kept_until_its_restart_is_due() -> Non
     assert (due.action, due.memory) == (Action.DELETE, first.memory)
     gone = drivers.decide(task(), None, "h", due.memory, NOW + first.memory.wait)
     assert gone.action is Action.CREATE
+
+
+def test_how_the_driver_failed_is_remembered_until_the_next_one_works() -> None:
+    (container,) = ended(1)
+    container["state"]["terminated"]["message"] = "no sink"
+    failed = pod("Failed", containerStatuses=[container])
+    words = "the driver ended with exit code 1: no sink"
+    memory = drivers.decide(task(), failed, "h", RestartState("Running", 4, 0), NOW).memory
+    going = failed | {"metadata": {**failed["metadata"], "deletionTimestamp": stamp(NOW)}}
+    running = pod("Running", containerStatuses=[{"ready": False, "state": {}}])
+    killed = pod("Failed", containerStatuses=ended(137))
+    late = NOW + memory.wait
+    for next_pod in (going, None, pod("Pending"), running, killed, None):
+        memory = drivers.decide(task(), next_pod, "h", memory, late).memory
+        written = drivers.status_fields(memory, "g-driver", None)
+        assert written["message"] == words
+        memory = drivers.remember({"job": written})
+    due = schedule.decide(
+        task(trigger="availableNow", schedule="@hourly"),
+        None,
+        "h",
+        replace(memory, times=drivers.RunTimes(next=NOW)),
+        None,
+        NOW,
+    )
+    assert (due.memory.phase, due.memory.message) == ("Due", words)
+    works = pod("Running", age=drivers.HEALTHY_AFTER, containerStatuses=[{"ready": True}])
+    assert drivers.decide(task(), works, "h", memory, NOW).memory.message == ""
+    changed = drivers.decide(task(), failed, "other", memory, NOW)
+    assert changed.memory.message == ""
 
 
 def test_counters_go_back_after_a_healthy_run() -> None:

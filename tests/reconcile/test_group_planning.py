@@ -272,6 +272,19 @@ def test_the_next_driver_of_a_failing_job_changes_nothing_until_it_works(
     assert judged("Running", GOOD, failures=drivers.BROKEN_AFTER)[0] == "Running"
 
 
+@pytest.mark.parametrize(
+    ("phase", "message", "told"),
+    [("Pending", "starting the driver", "; starting the driver"), ("Restarting", "exit 1", "")],
+)
+def test_a_failing_job_says_how_its_last_driver_ended(phase: str, message: str, told: str) -> None:
+    wanted = group(job={"sink": {"console": {}}})
+    assert wanted.job is not None
+    memory = RestartState(phase, drivers.BROKEN_AFTER, message="exit 1")
+    decision = DriverDecision(Action.NONE, memory, message)
+    conditions, _ = group_conditions.judge_job(wanted, wanted.job, decision, JobView(), "g-driver")
+    assert conditions[0].message == f"failed {drivers.BROKEN_AFTER} times in a row; exit 1{told}"
+
+
 def test_group_without_znodes_is_absent_and_one_without_members_empty() -> None:
     views = (ObservedGroup(False, 0, {}), ObservedGroup(True, 0, {}), ObservedGroup(True, 2, {}))
     states = [group_conditions.state_of(view) for view in views]

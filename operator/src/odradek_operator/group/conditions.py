@@ -206,5 +206,7 @@ def _failing(memory: drivers.RestartState, message: str) -> tuple[Condition, ...
     """Return the conditions of a job that fails again and again and has not run since; or none."""
     if memory.application < drivers.BROKEN_AFTER:
         return ()
-    text = f"failed {memory.application} times in a row; {message}"
-    return status.stalled("JobFailing", text)
+    # The next driver says nothing yet of why the last one failed.
+    texts = (f"failed {memory.application} times in a row", memory.message, message)
+    told = "; ".join(text for text in dict.fromkeys(texts) if text)
+    return status.stalled("JobFailing", told)

@@ -15,7 +15,7 @@ Stalled: nothing is started until the job changes, is suspended, or its offsets 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
@@ -84,7 +84,8 @@ class RunTimes:
 class RestartState:
     """What the status remembers of the job.
 
-    `settled_hash` is of the job that was completed, or that is stalled for the reason in `message`.
+    `settled_hash` is of the job that was completed, or that is stalled for the reason in `message`,
+    which of one with `application` failures is how the last of them ended.
     `keeps_state` is whether the checkpoint has state, as far as a driver has told.
     """
 
@@ -226,12 +227,19 @@ _SETTLED: Final = frozenset({"Completed", "Stalled"})
 
 
 def _phase(memory: RestartState, phase: str) -> RestartState:
-    return RestartState(phase, memory.application, memory.infrastructure, memory.last_restart)
+    return RestartState(
+        phase,
+        memory.application,
+        memory.infrastructure,
+        memory.last_restart,
+        message=memory.message if memory.application else "",
+    )
 
 
 def _lost(memory: RestartState, now: datetime) -> RestartState:
     """Return the state after an end that nobody here asked for."""
-    return RestartState("Restarting", memory.application, memory.infrastructure + 1, now)
+    counted = replace(memory, infrastructure=memory.infrastructure + 1, last_restart=now)
+    return _phase(counted, "Restarting")
 
 
 def _decide_absent(memory: RestartState, wanted_hash: str, now: datetime) -> DriverDecision:
@@ -257,6 +265,7 @@ def _decide_ended(pod: Mapping[str, Any], memory: RestartState, now: datetime) -
             application=since.application + (not outside),
             infrastructure=since.infrastructure + outside,
             last_restart=now,
+            message=since.message if outside else text,
         )
         return DriverDecision(Action.NONE, counted, text, 0.0)
     left = _seconds_left(memory, now)

@@ -83,7 +83,7 @@ def _decide(
         last = cron.last_due(schedule, now)
         taken = RunTimes(last, cron.next_due(schedule, now))
         # Failures stay counted until a run completes.
-        due = RestartState(DUE, memory.application, memory.infrastructure, memory.last_restart)
+        due = replace(memory, phase=DUE, settled_hash=None)
         return DriverDecision(Action.NONE, due, f"the run of {_shown(last)} is due", 0.0), taken
     if rests:
         return _rest(memory, times.next, now), times
