@@ -275,7 +275,10 @@ def test_what_cannot_be_is_said_and_nothing_is_written(place: Users) -> None:
         {**user("waits"), "spec": {**user("waits")["spec"], "paused": True}},
     )
     told = place.wait_for("user", "taken", "SecretInUse")
-    assert told["message"] == "Secret taken exists and does not belong to this User"
+    assert told["message"] == (
+        "Secret taken exists and does not belong to this User: delete or rename it, or give the "
+        "User another name"
+    )
     place.wait_for("user", "admin", "SuperUser")
     place.wait_for("user", "nowhere", "InvalidAcl")
     place.wait_for("user", "lonely", "ClusterNotFound")

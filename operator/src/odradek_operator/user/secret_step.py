@@ -59,8 +59,11 @@ def look(context: ReconcileContext, meta: ResourceMeta, wanted: UserSpec) -> Sec
         return SecretPlan()
     live = context.kube.get("v1", "Secret", meta.namespace, meta.name)
     if live is not None and not belongs_to(meta.uid, live):
-        text = f"Secret {meta.name} exists and does not belong to this User"
-        return status.stalled("SecretInUse", text)
+        text = f"""
+            Secret {meta.name} exists and does not belong to this User: delete or rename it, or give
+            the User another name
+        """
+        return status.stalled("SecretInUse", " ".join(text.split()))
     if wanted.mechanism is None:
         return _look_at_certificate(context, meta, wanted, live)
     try:
