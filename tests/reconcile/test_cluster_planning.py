@@ -93,9 +93,18 @@ def test_no_roll_and_no_drain_ends_a_pod_whose_volume_would_go_with_it() -> None
     assert "volume claims data-main-broker-1, whose data" in warning.message
     assert warning.message.endswith("come back empty: main-broker-1")
     assert rollout.budget(HEALTHY, None, {1}) == Budget(0)
+    # What else is wrong does not hide it.
+    unknown = replace(wanted, unknown_keys=("no.such.key",))
+    *_, both = rollout.judge(unknown, rolled, BrokerSets((3,)))
+    assert both.reason == "ClaimDeleted"
+    assert both.message.endswith("; unknown broker settings: no.such.key")
     # It is not taken away even when it is down.
     lost = replace(pods[1], ready=False, registered=False)
     assert rollout.next_to_roll(view(pods[0], lost, pods[2])) is None
+    # Something else may keep the claim for a while when its pod has gone.
+    gone = replace(lost, pod=None)
+    *_, warning = rollout.judge(wanted, view(pods[0], gone, pods[2]), BrokerSets((3,)))
+    assert warning.reason == "NoWarnings"
 
 
 def test_brokers_that_a_cluster_waits_for_are_named_with_what_they_lack() -> None:

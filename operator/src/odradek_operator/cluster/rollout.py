@@ -391,6 +391,9 @@ def _going(spec: ClusterSpec, allowed: BrokerSets) -> list[int]:
 
 def _warnings(spec: ClusterSpec, view: ClusterView) -> tuple[Condition, ...]:
     found = []
+    # The condition has the reason of the first: this one costs data.
+    if unclaimed := [one.pod for one in view.own if one.unclaimed and one.pod is not None]:
+        found.append(("ClaimDeleted", _why_unclaimed(unclaimed)))
     if spec.unknown_keys:
         found.append(("UnknownKeys", f"unknown broker settings: {', '.join(spec.unknown_keys)}"))
     if spec.lacks_coordinators:
@@ -407,8 +410,6 @@ def _warnings(spec: ClusterSpec, view: ClusterView) -> tuple[Condition, ...]:
             {TRANSACTIONS_MIN_ISR} that is no larger, in spec.brokers.config
         """
         found.append(("TooFewBrokers", " ".join(text.split())))
-    if unclaimed := [one for one in view.own if one.unclaimed]:
-        found.append(("ClaimDeleted", _why_unclaimed(unclaimed)))
     if pairs := _pairs_on_one_node(view):
         shown = ", ".join(f"{one} and {other}" for one, other in pairs[:3])
         more = ", ..." if len(pairs) > 3 else ""
@@ -420,14 +421,13 @@ def _warnings(spec: ClusterSpec, view: ClusterView) -> tuple[Condition, ...]:
     return (Condition("ConfigWarning", False, "NoWarnings"),)
 
 
-def _why_unclaimed(brokers: Sequence[BrokerPod]) -> str:
-    pods = [one.pod for one in brokers[:3] if one.pod is not None]
-    more = ", ..." if brokers[3:] else ""
-    shown = ", ".join(map(cluster_objects.claim_name, pods)) + more
+def _why_unclaimed(pods: Sequence[str]) -> str:
+    first, more = pods[:3], ", ..." if pods[3:] else ""
+    shown = ", ".join(map(cluster_objects.claim_name, first)) + more
     text = f"""
         somebody deleted the volume claims {shown}, whose data goes when their pods end: no drain
         and no rolling restart ends these; once all their partitions have replicas in sync on other
-        brokers, delete the pods one by one, and they come back empty: {", ".join(pods)}{more}
+        brokers, delete the pods one by one, and they come back empty: {", ".join(first)}{more}
     """
     return " ".join(text.split())
 
