@@ -269,11 +269,8 @@ def test_broker_without_a_volume_says_which_storage_class_it_waits_for(
 
     def told() -> bool:
         message = place.kubectl.condition("kafkacluster", "main").get("message", "")
-        return (
-            "0/3 nodes are available" in message
-            and "claim data-main-broker-0 is Pending: it waits for a volume of StorageClass nosuch"
-            in message
-        )
+        claim = "claim data-main-broker-0 is Pending: it waits for a volume of StorageClass nosuch,"
+        return "0/3 nodes are available" in message and claim in message
 
     eventually(told, "the claim and its class", pause_s=0.2)
 
@@ -312,6 +309,21 @@ def test_volumes_grow_where_their_class_allows_it_and_otherwise_the_cluster_says
 
     eventually(refused, "why the second volume stays as it is", pause_s=0.5)
     assert (size(0), size(1)) == ("2Gi", "1Gi")
+    told = place.kubectl.condition("kafkacluster", "main", "StorageGrown")["message"]
+    rigid = f"{place.namespace}-data-main-broker-1"
+    advice = f"set allowVolumeExpansion: true in its StorageClass {rigid}, if the driver"
+    assert f"; claim data-main-broker-1 keeps 1Gi: {advice}" in told
+    # Somebody has made the other one larger than the spec says.
+    give(place, "data-main-broker-0", "3Gi")
+    larger = json.dumps({"spec": {"resources": {"requests": {"storage": "3Gi"}}}})
+    place.kubectl("patch", "pvc", "data-main-broker-0", "--type=merge", "--patch", larger)
+
+    def does_not_shrink() -> bool:
+        condition = place.kubectl.condition("kafkacluster", "main", "StorageGrown")
+        text = "claim data-main-broker-0 has 3Gi, and no volume shrinks: raise the size to that"
+        return text in condition["message"]
+
+    eventually(does_not_shrink, "that a volume does not shrink", pause_s=0.5)
 
 
 def test_stateful_set_of_others_is_left_alone_and_said_to_be_in_the_way(

@@ -208,8 +208,8 @@ def grow_claim(context: ReconcileContext, live: Mapping[str, Any], size: str) ->
 
     None: the volume is that large, or the claim has none yet.
     """
-    name = live["metadata"]["name"]
-    if not kube.same_quantity(live["spec"]["resources"]["requests"]["storage"], size):
+    name, has = live["metadata"]["name"], live["spec"]["resources"]["requests"]["storage"]
+    if not kube.same_quantity(has, size):
         try:
             live = context.kube.apply(
                 {
@@ -222,12 +222,28 @@ def grow_claim(context: ReconcileContext, live: Mapping[str, Any], size: str) ->
         except KubeError as error:
             if error.code not in REFUSALS:
                 raise
-            return Condition(GROWN, False, "ResizeRejected", str(error))
+            why = _why_rejected(live, has, size, error)
+            return Condition(GROWN, False, "ResizeRejected", why)
     # Of a volume that is not bound yet there is none.
     capacity = live.get("status", {}).get("capacity", {}).get("storage")
     if capacity is None or not kube.is_less(capacity, size):
         return None
     return Condition(GROWN, False, "Resizing", f"volume {name} has {capacity} of {size}")
+
+
+def _why_rejected(claim: Mapping[str, Any], has: str, size: str, error: KubeError) -> str:
+    """Return the API server's words about a claim of another size, and what to do."""
+    name = claim["metadata"]["name"]
+    if kube.is_less(size, has):
+        return f"{error}; claim {name} has {has}, and no volume shrinks: raise the size to that"
+    kept = f"{error}; claim {name} keeps {has}"
+    if "support resize" not in str(error):
+        # A quota, for instance.
+        return kept
+    if not (storage_class := claim["spec"].get("storageClassName")):
+        return f"{kept}: without a StorageClass a volume does not grow"
+    grows = f"set allowVolumeExpansion: true in its StorageClass {storage_class}"
+    return f"{kept}: {grows}, if the driver of that can make volumes grow"
 
 
 def why_unbound(context: ReconcileContext, pod: Mapping[str, Any]) -> str | None:
