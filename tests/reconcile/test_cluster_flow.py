@@ -269,7 +269,7 @@ def test_broker_without_a_volume_says_which_storage_class_it_waits_for(
 
     def told() -> bool:
         message = place.kubectl.condition("kafkacluster", "main").get("message", "")
-        claim = "claim data-main-broker-0 is Pending: it waits for a volume of StorageClass nosuch,"
+        claim = "claim data-main-broker-0 is Pending: it has no volume of StorageClass nosuch yet;"
         return "0/3 nodes are available" in message and claim in message
 
     eventually(told, "the claim and its class", pause_s=0.2)

@@ -258,7 +258,8 @@ def why_unbound(context: ReconcileContext, pod: Mapping[str, Any]) -> str | None
         # Admission fills in the default class.
         lacks = "it names no StorageClass, and there was no default one"
         if storage_class := live["spec"].get("storageClassName"):
-            lacks = f"it waits for a volume of StorageClass {storage_class}, if there is one"
+            # Some classes have none before the pod has a node, which may lack something else.
+            lacks = f"it has no volume of StorageClass {storage_class} yet"
         return f"claim {name} is Pending: {lacks}; see kubectl describe pvc {name}"
     return None
 
