@@ -57,6 +57,14 @@ class World:
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}}
         self._kubectl.apply({**secret, "stringData": {"password": password}})
 
+    def delete(self, name: str) -> None:
+        """Delete a Secret, as a user does who wants another password."""
+        self._kubectl("delete", "secret", name)
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is such a Secret."""
+        return self.kube.get("v1", "Secret", NAMESPACE, name) is not None
+
     def password(self, name: str) -> str:
         """Return the password in a Secret."""
         return base64.b64decode(self._kubectl.get("secret", name)["data"]["password"]).decode()
@@ -108,3 +116,24 @@ def test_password_that_is_changed_meanwhile_stays_a_users(world: World) -> None:
     assert world.password("shop") == "another"
     assert secret_step.carry_out(world.context, planned())
     assert world.password("shop") == "another"
+
+
+def test_secret_that_is_deleted_meanwhile_does_not_come_back_with_its_password(
+    world: World,
+) -> None:
+    body = resource("User", "gone", "3")
+    meta, wanted = spec.parse_meta(body), user_spec.parse(body)
+
+    def planned() -> SecretPlan:
+        found = secret_step.look(world.context, meta, wanted)
+        assert isinstance(found, SecretPlan)
+        return found
+
+    assert secret_step.carry_out(world.context, planned())
+    world.change("gone", "known-to-others")
+    late = planned()
+    world.delete("gone")
+    assert not secret_step.carry_out(world.context, late)
+    assert not world.exists("gone")
+    assert secret_step.carry_out(world.context, planned())
+    assert world.password("gone") != "known-to-others"

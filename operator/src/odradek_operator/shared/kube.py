@@ -119,12 +119,13 @@ class Kube:
         return self._write("PATCH", path, wanted, _APPLY)
 
     def apply_over(self, read: Body, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Apply an object over the one that was read; KubeError 409 if that changed meanwhile.
+        """Apply an object over the one that was read; KubeError 409 if that changed or was deleted.
 
         For what is made from the content of the object itself, which a user may change.
         """
-        version = {"resourceVersion": read["metadata"]["resourceVersion"]}
-        return self.apply({**wanted, "metadata": {**wanted["metadata"], **version}})
+        # Without its uid, one that was deleted would be made again.
+        this = {name: read["metadata"][name] for name in ("uid", "resourceVersion")}
+        return self.apply({**wanted, "metadata": {**wanted["metadata"], **this}})
 
     def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object; KubeError 409 where one has this name."""
