@@ -127,6 +127,7 @@ def test_brokers_log_in_and_secure_znodes_and_others_read_them_without_a_login(
         return found.get("zookeeper.jaas", "")
 
     eventually(lambda: "pä" in jaas(), "the login", pause_s=0.2)
+    eventually(pods.stateful_set, "the StatefulSet, which comes last", pause_s=0.2)
     broker = PodBroker(pods, 0, tmp_path / "broker", free_port())
     with ExitStack() as stack:
         stack.callback(broker.end)
