@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from typing import TypeVar
 
 from odradek import slices
@@ -117,9 +117,7 @@ async def update_metadata(
         before = broker.metadata.brokers
         await slices.run(broker.metadata.update_in_slices(request))
         departed = before.keys() - broker.metadata.brokers.keys()
-        if departed:
-            broker.replicas.forget_departed(departed)
-        acting = _act_on_changes(broker, request)
+        acting = _act_on_changes(broker, request, departed)
         try:
             await slices.run(acting)
         finally:
@@ -130,8 +128,14 @@ async def update_metadata(
     return UpdateMetadataResponse()
 
 
-def _act_on_changes(broker: Broker, request: UpdateMetadataRequest) -> Generator[None, None, None]:
-    """Step down where the request says so, and forget deleted partitions, in slices."""
+def _act_on_changes(
+    broker: Broker, request: UpdateMetadataRequest, departed: Collection[int]
+) -> Generator[None, None, None]:
+    """Wait no longer for brokers that are gone, step down where the request says so, and forget
+    deleted partitions, in slices.
+    """
+    if departed:
+        yield from broker.replicas.forget_departed(departed)
     deleted: set[TopicPartition] = set()
     for part in slices.cut(described(request)):
         broker.replicas.drop_moved_replicas(part)

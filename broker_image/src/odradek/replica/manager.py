@@ -13,11 +13,12 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
+from odradek import slices
 from odradek.clock import monotonic_ms
 from odradek.log.manager import LogManager
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -273,11 +274,15 @@ class ReplicaManager:
                 partition.retire()
                 self._hosted.wake_all(key)
 
-    def forget_departed(self, departed: Collection[int]) -> None:
-        """Let no append wait for followers on brokers that are gone, unless they are in sync."""
-        for key, partition in self._hosted.partitions.items():
-            if partition.forget_departed(departed):
-                self._hosted.wake_high_watermark(key)
+    def forget_departed(self, departed: Collection[int]) -> Generator[None, None, None]:
+        """Let no append wait for followers on brokers that are gone, unless they are in sync. In
+        slices: all partitions are looked at. One that is retired meanwhile has no followers.
+        """
+        for few in slices.cut([*self._hosted.partitions.items()]):
+            for key, partition in few:
+                if partition.forget_departed(departed):
+                    self._hosted.wake_high_watermark(key)
+            yield
 
     async def _delete_stray_replicas(self, keys: Collection[TopicPartition]) -> None:
         await self._roles.truncations_over(keys)
