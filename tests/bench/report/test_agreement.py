@@ -50,6 +50,24 @@ def test_intervals_that_are_apart_are_named(
     assert said[-1] == "1 of 2 ratios agree in 3 reports"
 
 
+@pytest.mark.parametrize(("drawn_apart", "status"), [(1, 0), (2, 1)])
+def test_one_ratio_of_a_hundred_may_be_apart_by_chance(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn_apart: int, status: int
+) -> None:
+    paths = [tmp_path / "first.md", tmp_path / "second.md"]
+    for number, path in enumerate(paths):
+        results = Results()
+        for row in range(100):
+            speed = 4.0 if number and row < drawn_apart else 2.0
+            for _ in range(3):
+                for system, value in {OURS: speed, AGAIN: speed, KAFKA: 1.0}.items():
+                    results.note(What("Drawn", f"row {row}", "MB/s"), system, value)
+        path.write_text("\n".join(results.sections()))
+    assert agreement.main([str(one) for one in paths]) == status
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == f"{100 - drawn_apart} of 100 ratios agree in 2 reports"
+
+
 def test_a_goal_that_one_run_misses_is_named(
     tmp_path: Path, reports: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
