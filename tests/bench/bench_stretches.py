@@ -520,7 +520,7 @@ async def main() -> None:
             await ask("UpdateMetadata, 300 000 new partitions", update_metadata(large), 6)
             await ask("UpdateMetadata, 300 000 known partitions", update_metadata(large), 6)
             await commit_everywhere(groups)
-            await measured("Expiry of 300 000 offsets", groups.commits.expire)
+            await measured("Expiry of 300 000 offsets", groups.expiry.expire)
             await commit_everywhere(groups)
             data = frame(update_metadata(large, LEADER_DURING_DELETE), 6)
 

@@ -147,12 +147,11 @@ async def test_deletion_and_commit_count_in_the_order_of_the_log(
 ) -> None:
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
-    commits = coordinator.commits
 
     def delete() -> asyncio.Task[object]:
         if deletion == "group":
-            return asyncio.create_task(commits.delete_group("g"))
-        return asyncio.create_task(commits.delete_offsets("g", [PARTITION]))
+            return asyncio.create_task(coordinator.deletion.delete_group("g"))
+        return asyncio.create_task(coordinator.deletion.delete_offsets("g", [PARTITION]))
 
     if deleted_last:
         tasks = [committing(coordinator, 9), delete()]
@@ -232,7 +231,7 @@ async def test_unconfirmed_leader_returns_offsets_only_if_replicas_still_follow(
 
 
 async def expire(coordinator: GroupCoordinator, replicas: SlowReplicas) -> None:
-    work = asyncio.create_task(coordinator.commits.expire())
+    work = asyncio.create_task(coordinator.expiry.expire())
     await run_ready_callbacks()
     while not work.done():
         replicas.appends[-1].set_result(ErrorCode.NONE)
@@ -263,7 +262,7 @@ async def test_commit_that_comes_as_an_offset_expires_stays() -> None:
     coordinator = await loaded(replicas, clock)
     clock.now_ms += 60_000
     commit = committing(coordinator, 8, at_ms=clock())
-    expiring = asyncio.create_task(coordinator.commits.expire())
+    expiring = asyncio.create_task(coordinator.expiry.expire())
     while not (commit.done() and expiring.done()):
         for append in replicas.appends:
             if not append.done():
@@ -472,7 +471,7 @@ async def test_an_offset_that_is_in_the_log_counts_though_the_client_left_meanwh
 async def test_a_group_whose_tombstones_are_in_the_log_is_gone_though_the_client_left() -> None:
     replicas = SlowReplicas()
     coordinator = await loaded(replicas)
-    leaving = asyncio.create_task(coordinator.commits.delete_group("g"))
+    leaving = asyncio.create_task(coordinator.deletion.delete_group("g"))
     await run_ready_callbacks()
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)

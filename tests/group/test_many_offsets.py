@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from odradek import slices
-from odradek.group import commits
+from odradek.group import offset_deletion
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinSpec
 from odradek.group.offsets import CommittedOffset
@@ -80,7 +80,7 @@ async def small_pieces(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     """So that tests need fewer offsets. At the end nothing is left to free."""
     monkeypatch.setattr(slices, "KEYS_AT_ONCE", MANY // 3)
     monkeypatch.setattr(slices, "FREED_AT_ONCE", MANY // 3)
-    monkeypatch.setattr(commits, "DELETED_AT_ONCE", MANY // 10)
+    monkeypatch.setattr(offset_deletion, "DELETED_AT_ONCE", MANY // 10)
     yield
     while slices._tasks:
         await asyncio.sleep(0)
@@ -90,7 +90,7 @@ async def test_they_expire_piece_by_piece_while_clients_wait() -> None:
     replicas, clock = FastReplicas(), Clock(0)
     coordinator = await filled(replicas, clock)
     clock.now_ms = 60_000
-    expiring = asyncio.create_task(coordinator.commits.expire())
+    expiring = asyncio.create_task(coordinator.expiry.expire())
     seen: set[object] = set()
     while not expiring.done():
         found = await offsets_of(coordinator)
@@ -98,9 +98,9 @@ async def test_they_expire_piece_by_piece_while_clients_wait() -> None:
         await asyncio.sleep(0)
     assert seen <= {MANY, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0}, "never a part of them"
     assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS in seen
-    assert max(replicas.sizes) <= commits.DELETED_AT_ONCE
+    assert max(replicas.sizes) <= offset_deletion.DELETED_AT_ONCE
     assert coordinator.groups() == (ErrorCode.NONE, [])
-    assert coordinator.commits.expired == MANY
+    assert coordinator.expiry.expired == MANY
     coordinator.close()
 
 
@@ -108,7 +108,7 @@ async def test_what_is_committed_while_expired_ones_are_looked_for_stays() -> No
     replicas, clock = FastReplicas(), Clock(0)
     coordinator = await filled(replicas, clock)
     clock.now_ms = 60_000
-    expiring = asyncio.create_task(coordinator.commits.expire())
+    expiring = asyncio.create_task(coordinator.expiry.expire())
     await asyncio.sleep(0)
     fresh = PARTITIONS[:3]
     assert await commit(coordinator, fresh, offset=2, at_ms=60_000) == {ErrorCode.NONE}
@@ -122,17 +122,17 @@ async def test_what_is_committed_while_expired_ones_are_looked_for_stays() -> No
 async def test_a_group_is_deleted_whole_or_not_at_all_for_its_clients() -> None:
     replicas = FastReplicas()
     coordinator = await filled(replicas)
-    deleting = asyncio.create_task(coordinator.commits.delete_group("g"))
+    deleting = asyncio.create_task(coordinator.deletion.delete_group("g"))
     while not replicas.sizes:
         await asyncio.sleep(0)
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert await offsets_of(coordinator) is loading
     assert (await coordinator.join("g", join())).error is loading
     assert await commit(coordinator, PARTITIONS[:1]) == {loading}
-    assert await coordinator.commits.delete_group("g") is loading
+    assert await coordinator.deletion.delete_group("g") is loading
     assert await deleting is ErrorCode.NONE
     assert coordinator.groups() == (ErrorCode.NONE, [])
-    assert max(replicas.sizes) <= commits.DELETED_AT_ONCE
+    assert max(replicas.sizes) <= offset_deletion.DELETED_AT_ONCE
     coordinator.close()
 
 
@@ -140,16 +140,16 @@ async def test_single_offsets_are_deleted_piece_by_piece() -> None:
     replicas = FastReplicas()
     coordinator = await filled(replicas)
     unknown = [TopicPartition("other", index) for index in range(MANY)]
-    error, errors = await coordinator.commits.delete_offsets("g", [*PARTITIONS[1:], *unknown])
+    error, errors = await coordinator.deletion.delete_offsets("g", [*PARTITIONS[1:], *unknown])
     assert (error, {*errors.values()}) == (ErrorCode.NONE, {ErrorCode.NONE})
-    assert max(replicas.sizes) <= commits.DELETED_AT_ONCE
+    assert max(replicas.sizes) <= offset_deletion.DELETED_AT_ONCE
     found = await offsets_of(coordinator)
     assert isinstance(found, dict)
     assert found.keys() == {PARTITIONS[0]}
-    await coordinator.commits.delete_offsets("g", {})
-    await coordinator.commits.delete_offsets("g", [*unknown[:1]])
+    await coordinator.deletion.delete_offsets("g", {})
+    await coordinator.deletion.delete_offsets("g", [*unknown[:1]])
     assert [group.group_id for group in coordinator.groups()[1]] == ["g"]
-    await coordinator.commits.delete_offsets("g", [PARTITIONS[0], *unknown[:1]])
+    await coordinator.deletion.delete_offsets("g", [PARTITIONS[0], *unknown[:1]])
     assert coordinator.groups() == (ErrorCode.NONE, []), "it has neither members nor offsets"
     coordinator.close()
 
@@ -172,7 +172,7 @@ async def test_offsets_of_deleted_topics_go_in_slices_and_those_of_new_ones_stay
     assert await offsets_of(coordinator, "h") == {late: CommittedOffset(5, "", 0)}
     # Group g's offsets and g itself, and the commit; h is not deleted, which has an offset.
     assert sum(replicas.sizes) == MANY + 2
-    assert max(replicas.sizes) <= commits.DELETED_AT_ONCE
+    assert max(replicas.sizes) <= offset_deletion.DELETED_AT_ONCE
     coordinator.close()
 
 
@@ -188,7 +188,7 @@ async def test_offsets_of_two_topics_that_are_deleted_at_once_all_go() -> None:
     while coordinator._shards._tasks:
         await asyncio.sleep(0)
     assert await offsets_of(coordinator) == {}
-    assert max(replicas.sizes) <= commits.DELETED_AT_ONCE
+    assert max(replicas.sizes) <= offset_deletion.DELETED_AT_ONCE
     coordinator.close()
 
 

@@ -349,13 +349,13 @@ async def test_deletion_takes_pending_offsets_too(
 ) -> None:
     await coordinating.commit_in_transaction(PRODUCER, {0: 2, 1: 3})
     partitions = [*codes(0, 1)]
-    commits = coordinating.coordinator.commits
+    deletes = coordinating.coordinator.deletion
     if deletion == "group":
-        assert await commits.delete_group("g") is ErrorCode.NONE
+        assert await deletes.delete_group("g") is ErrorCode.NONE
     elif deletion == "offsets":
-        assert await commits.delete_offsets("g", partitions) == (ErrorCode.NONE, codes(0, 1))
+        assert await deletes.delete_offsets("g", partitions) == (ErrorCode.NONE, codes(0, 1))
     else:
-        await commits.forget_partitions(set(partitions))
+        await deletes.forget_partitions(set(partitions))
     assert (await coordinating.committed(), coordinating.unstable()) == ({}, set())
     assert coordinating.listed() == set()
     await coordinating.end(PRODUCER, commit=True)
@@ -367,7 +367,7 @@ async def test_group_stays_when_its_last_offset_is_deleted_while_others_are_pend
     coordinating: Coordinating,
 ) -> None:
     await coordinating.commit_in_transaction(PRODUCER, {1: 3})
-    await coordinating.coordinator.commits.delete_offsets("g", [TopicPartition("t", 0)])
+    await coordinating.coordinator.deletion.delete_offsets("g", [TopicPartition("t", 0)])
     assert (coordinating.listed(), await coordinating.committed()) == ({"g"}, {})
     await coordinating.end(PRODUCER, commit=True)
     assert await coordinating.committed() == {1: 3}
@@ -379,14 +379,14 @@ async def test_deletion_takes_offsets_whose_append_began_before_it(
 ) -> None:
     coordinating.appends.held = True
     late = await begun(coordinating.commit_in_transaction(PRODUCER, {1: 3}))
-    commits = coordinating.coordinator.commits
+    deletes = coordinating.coordinator.deletion
     partitions = [*codes(0, 1)]
     deleting = await begun(
-        commits.delete_group("g")
+        deletes.delete_group("g")
         if deletion == "group"
-        else commits.delete_offsets("g", partitions)
+        else deletes.delete_offsets("g", partitions)
         if deletion == "offsets"
-        else commits.forget_partitions(set(partitions))
+        else deletes.forget_partitions(set(partitions))
     )
     for settled in (1, 0):
         coordinating.appends.waiting[settled].set_result(None)
@@ -398,9 +398,9 @@ async def test_deletion_takes_offsets_whose_append_began_before_it(
 async def test_commit_after_a_topic_deletion_belongs_to_the_new_topic(
     coordinating: Coordinating,
 ) -> None:
-    commits = coordinating.coordinator.commits
+    deletes = coordinating.coordinator.deletion
     coordinating.appends.held = True
-    forgetting = await begun(commits.forget_partitions({TopicPartition("t", 0)}))
+    forgetting = await begun(deletes.forget_partitions({TopicPartition("t", 0)}))
     coordinating.appends.held = False
     await coordinating.commit_in_transaction(PRODUCER, {0: 0})
     coordinating.appends.waiting.pop().set_result(None)
@@ -416,12 +416,12 @@ async def test_pending_offset_keeps_its_group_and_the_offset_before_it_from_expi
     await coordinating.commit_in_transaction(PRODUCER, {0: 2})
     await coordinating.commit_in_transaction(OTHER, {0: 2}, group="h")
     coordinating.clock.now_ms += 8 * DAY_MS
-    await coordinating.coordinator.commits.expire()
+    await coordinating.coordinator.expiry.expire()
     assert coordinating.listed() == {"g", "h"}
     assert await coordinating.committed() == {0: 1}
     for producer in (PRODUCER, OTHER):
         await coordinating.end(producer, commit=False)
-    await coordinating.coordinator.commits.expire()
+    await coordinating.coordinator.expiry.expire()
     assert coordinating.listed() == set()
     assert coordinating.state() == await coordinating.state_in_log() == ({}, {})
 
@@ -437,7 +437,7 @@ async def test_offset_does_not_expire_while_a_commit_of_it_is_in_flight(
         if in_transaction
         else coordinating.commit({0: 2})
     )
-    await coordinating.coordinator.commits.expire()
+    await coordinating.coordinator.expiry.expire()
     coordinating.appends.waiting.pop().set_result(None)
     await late
     await coordinating.end(PRODUCER, commit=True)

@@ -79,18 +79,18 @@ class Model:
             await self.settle_one()
 
     async def delete(self, group: str) -> None:
-        commits = self.coordinating.coordinator.commits
+        coordinator = self.coordinating.coordinator
         partitions = [TopicPartition("t", one) for one in self.some_offsets()]
         kind = self.chance.randrange(4)
         if kind == 0:
-            await self.begin(commits.delete_group(group))
+            await self.begin(coordinator.deletion.delete_group(group))
         elif kind == 1:
-            await self.begin(commits.delete_offsets(group, partitions))
+            await self.begin(coordinator.deletion.delete_offsets(group, partitions))
         elif kind == 2:
-            await self.begin(commits.forget_partitions(set(partitions)))
+            await self.begin(coordinator.deletion.forget_partitions(set(partitions)))
         else:
             self.coordinating.clock.now_ms += 8 * DAY_MS
-            await self.begin(commits.expire())
+            await self.begin(coordinator.expiry.expire())
 
     async def settle_one(self) -> None:
         """Let one of the appends in flight complete."""

@@ -168,14 +168,14 @@ async def test_a_group_that_cannot_be_stored_answers_its_members(
     """They would wait for ever: members that wait for an answer never expire."""
     coordinator = await loaded()
     joined = await join(coordinator, SICK)
-    real, failures = coordinator.commits.store_group, [UNFORESEEN]
+    real, failures = coordinator.appends.store_group, [UNFORESEEN]
 
     async def store(*arguments: Any) -> ErrorCode:
         if failures:
             raise failures.pop()
         return await real(*arguments)
 
-    monkeypatch.setattr(coordinator.commits, "store_group", store)
+    monkeypatch.setattr(coordinator.appends, "store_group", store)
     answer = await sync(coordinator, SICK, joined)
     assert answer.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert coordinator.quarantines.totals()["group"] == 1
@@ -289,10 +289,10 @@ async def test_offsets_of_other_groups_expire_beside_one_that_fails(
         await coordinator.commits.commit(group_id, NOBODY, commit)
     fail_for(monkeypatch, Group, "subscribed_topics", SICK)
     clock.now_ms += 120_000
-    await coordinator.commits.expire()
+    await coordinator.expiry.expire()
     assert [group.group_id for group in coordinator.groups()[1]] == [SICK]
     assert coordinator.quarantines.held()["group-expiry"] == 1
-    await coordinator.commits.expire()
+    await coordinator.expiry.expire()
     assert coordinator.groups()[1] == []
     assert coordinator.quarantines.held()["group-expiry"] == 0
     coordinator.close()

@@ -43,7 +43,7 @@ async def test_other_requests_run_between_the_groups(broker: Broker, deleting: b
             events.append("other")
             await asyncio.sleep(0)
 
-    known = SimpleNamespace(find=find, commits=SimpleNamespace(delete_group=delete_group))
+    known = SimpleNamespace(find=find, deletion=SimpleNamespace(delete_group=delete_group))
     serving = dataclasses.replace(broker, groups=cast("GroupCoordinator", known))
     ids = ["one", "two", "three"]
     handling: Coroutine[object, object, object] = (

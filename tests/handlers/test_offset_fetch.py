@@ -44,8 +44,8 @@ class Committed:
         return ErrorCode.NONE, dict.fromkeys(partitions, ErrorCode.NONE)
 
 
-def serving(broker: Broker, commits: Committed) -> tuple[Broker, RequestContext]:
-    groups = cast("GroupCoordinator", SimpleNamespace(commits=commits))
+def serving(broker: Broker, offsets: Committed) -> tuple[Broker, RequestContext]:
+    groups = cast("GroupCoordinator", SimpleNamespace(commits=offsets, deletion=offsets))
     return dataclasses.replace(broker, groups=groups), RequestContext(5, "c", "PLAINTEXT", "h", 1)
 
 
@@ -63,20 +63,20 @@ async def test_a_partition_named_twice_is_answered_once(broker: Broker, version:
 
 
 async def test_the_offset_of_a_partition_named_twice_is_deleted_once(broker: Broker) -> None:
-    commits = Committed()
-    serves, context = serving(broker, commits)
+    offsets = Committed()
+    serves, context = serving(broker, offsets)
     broker.metadata.update(update(state("orders", 0)))
     parts = [OffsetDeleteRequestPartition(partition_index=0)] * 3
     request = OffsetDeleteRequest(
         group_id="readers", topics=[OffsetDeleteRequestTopic(name="orders", partitions=parts)]
     )
     await group_offsets.offset_delete(serves, request, context)
-    assert [*commits.deleted] == [ORDERS]
+    assert [*offsets.deleted] == [ORDERS]
 
 
 async def test_deletion_of_offsets_refuses_partitions_that_do_not_exist(broker: Broker) -> None:
-    commits = Committed()
-    serves, context = serving(broker, commits)
+    offsets = Committed()
+    serves, context = serving(broker, offsets)
     broker.metadata.update(update(state("orders", 0)))
     request = OffsetDeleteRequest(
         group_id="readers",
@@ -100,4 +100,4 @@ async def test_deletion_of_offsets_refuses_partitions_that_do_not_exist(broker: 
         ("nosuch", 0, unknown),
         ("nosuch", 99, unknown),
     ]
-    assert [*commits.deleted] == [ORDERS]
+    assert [*offsets.deleted] == [ORDERS]

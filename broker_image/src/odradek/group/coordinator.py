@@ -2,7 +2,7 @@
 
 A group belongs to partition abs(hash(id)) mod n, and that partition's leader coordinates it. The
 pure `Group` answers requests; this module gives it the clock and its timers. `shards` knows the
-groups of this broker, `commits` writes them to the log.
+groups of this broker, `appends` writes them to the log.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from odradek.clock import monotonic_ms, wall_ms
 from odradek.coordination.partitioning import PartitionCount
 from odradek.coordination.replicas import Replicas
 from odradek.group import offsets as schemas
+from odradek.group.appends import GroupAppends
 from odradek.group.commits import Commits
 from odradek.group.group import Group
 from odradek.group.members import JoinResult, JoinSpec, SyncResult
+from odradek.group.offset_deletion import OffsetDeletion
+from odradek.group.offset_expiry import OffsetExpiry
 from odradek.group.offsets import CommittedOffset
 from odradek.group.shards import Shards
 from odradek.group.states import GroupState
@@ -51,8 +54,8 @@ class GroupSummary:
 class GroupCoordinator:
     """Built and run by the server. Every method belongs to the event loop.
 
-    `leadership_confirmed` returns whether this broker certainly still leads a partition. `commits`
-    handles offsets.
+    `leadership_confirmed` returns whether this broker certainly still leads a partition. `commits`,
+    `deletion` and `expiry` handle offsets.
     """
 
     def __init__(
@@ -82,15 +85,18 @@ class GroupCoordinator:
             clock_ms,
             self.quarantines,
         )
+        self.appends = GroupAppends(replicas, self._shards, now_ms)
+        self.deletion = OffsetDeletion(self._shards, self.appends, self.quarantines)
+        self.expiry = OffsetExpiry(config, self._shards, self.deletion, now_ms, self.quarantines)
         self.commits = Commits(
             config,
-            replicas,
             self._shards,
+            self.appends,
+            self.deletion,
             self._new_group,
             leadership_confirmed,
             clock_ms,
             now_ms,
-            self.quarantines,
         )
 
     def _new_group(self, group_id: str) -> Group:
@@ -108,7 +114,7 @@ class GroupCoordinator:
 
         async def store() -> None:
             with self._shards.restarting(group):
-                outcome = await self.commits.store_group(group, record)
+                outcome = await self.appends.store_group(group, record)
                 done(outcome, self._clock_ms())
                 self._schedule(group)
 
@@ -132,7 +138,7 @@ class GroupCoordinator:
             if self._clock_ms() >= next_check:
                 next_check = self._clock_ms() + interval_ms
                 with self.quarantines.guard(Work.GROUP_EXPIRY, "group coordinator"):
-                    await self.commits.expire()
+                    await self.expiry.expire()
             await asyncio.sleep(TICK_S)
 
     def notice_roles(self) -> None:
@@ -145,7 +151,7 @@ class GroupCoordinator:
 
     def forget_partitions(self, deleted: set[TopicPartition]) -> None:
         """Drop the committed offsets of deleted partitions, in the background; empty the set."""
-        self._shards.spawn(self.commits.forget_partitions(deleted))
+        self._shards.spawn(self.deletion.forget_partitions(deleted))
 
     def close(self) -> None:
         """Answer every waiting member, when the server stops."""

@@ -259,7 +259,7 @@ async def offset_delete(
                 unknown[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 keys[key] = None
-    error, errors = await broker.groups.commits.delete_offsets(request.group_id, keys)
+    error, errors = await broker.groups.deletion.delete_offsets(request.group_id, keys)
     slices.discard(keys)
     if error is not ErrorCode.NONE:
         slices.discard(unknown)

@@ -258,7 +258,7 @@ async def delete_groups(
     results = []
     group_ids = await slices.unique(request.groups_names)
     for group_id in group_ids:
-        error = await broker.groups.commits.delete_group(group_id)
+        error = await broker.groups.deletion.delete_group(group_id)
         results.append(messages.DeletableGroupResult(group_id=group_id, error_code=error))
         await asyncio.sleep(0)  # as in `describe_groups`
     slices.discard(group_ids)

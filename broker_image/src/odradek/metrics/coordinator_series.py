@@ -53,12 +53,13 @@ def groups(coordinator: GroupCoordinator) -> Iterator[Metric]:
         "Joins and commits of new groups refused because of odradek.max.groups",
         value=coordinator.refused,
     )
-    commits = coordinator.commits
     yield CounterMetricFamily(
-        "odradek_offset_commits", "Offsets committed by groups", value=commits.stored
+        "odradek_offset_commits", "Offsets committed by groups", value=coordinator.commits.stored
     )
     yield CounterMetricFamily(
-        "odradek_offsets_expired", "Committed offsets that expired", value=commits.expired
+        "odradek_offsets_expired",
+        "Committed offsets that expired",
+        value=coordinator.expiry.expired,
     )
 
 
