@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from odradek import config as configuration
-from odradek.config import TopicConfig
+from odradek import config_loading
 from odradek.log.manager import LogManager
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records import batch, compression, records
 from odradek.log.records.records import BatchOptions
+from odradek.topic_config import TopicConfig
 from tests.support.logs import Partition, new_log
 
 pytestmark = pytest.mark.bench
@@ -144,7 +144,7 @@ def resident_kib() -> int:
 
 
 def test_opening_two_thousand_partitions(tmp_path: Path) -> None:
-    settings, _ = configuration.from_values(
+    settings, _ = config_loading.from_values(
         {"broker.id": "1", "zookeeper.connect": "unused", "log.dirs": str(tmp_path)}
     )
     topic = TopicConfig()

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from odradek import config as configuration
+from odradek import config_loading
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.protocol import codec, headers
 from odradek.protocol.api import ApiKey
@@ -86,7 +86,7 @@ async def test_name_server_that_fails_between_check_and_change_keeps_no_other_li
     former = ConnectionLimits(1, 100, 100, 60_000, max_connections_of_ip={"10.0.0.1": 4})
     quotas = ConnectionQuotas(former)
     changes = SettingChanges(Mock(), Mock(), Mock(), quotas)
-    changed, _ = configuration.from_values(
+    changed, _ = config_loading.from_values(
         {
             "broker.id": "1",
             "zookeeper.connect": "unused",

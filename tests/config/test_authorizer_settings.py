@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek import config
+from odradek import config, config_loading
 from odradek.properties import ConfigError, split_principals
 from odradek.values import Principal
 
@@ -14,7 +14,7 @@ CLASS = "authorizer.class.name"
 
 @pytest.mark.parametrize("name", config.AUTHORIZERS)
 def test_both_names_of_kafkas_authorizer_are_accepted(name: str) -> None:
-    read, unknown = config.from_values({**REQUIRED, CLASS: name, "super.users": "User:a"})
+    read, unknown = config_loading.from_values({**REQUIRED, CLASS: name, "super.users": "User:a"})
     assert (read.authorizer_class_name, read.allow_everyone_if_no_acl_found) == (name, False)
     assert unknown == []
 
@@ -22,7 +22,7 @@ def test_both_names_of_kafkas_authorizer_are_accepted(name: str) -> None:
 @pytest.mark.parametrize("name", ["org.example.Authorizer", "AclAuthorizer", "true"])
 def test_any_other_authorizer_is_refused_by_name(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} for configuration authorizer.class.name"):
-        config.from_values({**REQUIRED, CLASS: name})
+        config_loading.from_values({**REQUIRED, CLASS: name})
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_any_other_authorizer_is_refused_by_name(name: str) -> None:
     ],
 )
 def test_super_users_are_split_at_semicolons(text: str, names: list[str]) -> None:
-    read, _ = config.from_values({**REQUIRED, "super.users": text})
+    read, _ = config_loading.from_values({**REQUIRED, "super.users": text})
     assert split_principals(read.super_users) == {Principal("User", one) for one in names}
 
 
 @pytest.mark.parametrize("text", ["admin", "User:", "User:a,b;c", "User:a;;User:b"])
 def test_super_users_without_a_type_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"configuration super\.users: .* is no principal"):
-        config.from_values({**REQUIRED, "super.users": text})
+        config_loading.from_values({**REQUIRED, "super.users": text})

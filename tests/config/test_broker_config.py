@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek import config, properties
+from odradek import config, config_loading, properties, topic_config
 
 REQUIRED = {"broker.id": "0", "zookeeper.connect": "localhost:2181"}
 
 
 def broker(**values: str) -> config.BrokerConfig:
     named = {name.replace("_", "."): value for name, value in values.items()}
-    return config.from_values({**REQUIRED, **named})[0]
+    return config_loading.from_values({**REQUIRED, **named})[0]
 
 
 def test_defaults_are_kafkas() -> None:
@@ -44,7 +44,7 @@ def test_settings_of_transactions_have_kafkas_defaults_and_bounds() -> None:
     assert {key: getattr(broker(), fields[key]) for key in defaults} == defaults
     for key in defaults:
         with pytest.raises(properties.ConfigError, match=key):
-            config.from_values({**REQUIRED, key: "0"})
+            config_loading.from_values({**REQUIRED, key: "0"})
 
 
 def test_finer_unit_wins_over_coarser_one() -> None:
@@ -104,20 +104,23 @@ def test_advertised_listeners_default_to_listeners() -> None:
 )
 def test_bad_value_is_refused_with_key_and_reason(key: str, value: str, reason: str) -> None:
     with pytest.raises(properties.ConfigError, match=reason) as refused:
-        config.from_values({**REQUIRED, key: value})
+        config_loading.from_values({**REQUIRED, key: value})
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("unit", ["ms", "minutes", "hours"])
 def test_negative_retention_is_unlimited(unit: str) -> None:
-    assert config.from_values({**REQUIRED, f"log.retention.{unit}": "-5"})[0].log_retention_ms == -1
+    assert (
+        config_loading.from_values({**REQUIRED, f"log.retention.{unit}": "-5"})[0].log_retention_ms
+        == -1
+    )
 
 
 @pytest.mark.parametrize("missing", sorted(REQUIRED))
 def test_required_key_is_missed_by_name(missing: str) -> None:
     values = {key: value for key, value in REQUIRED.items() if key != missing}
     with pytest.raises(properties.ConfigError, match=missing):
-        config.from_values(values)
+        config_loading.from_values(values)
 
 
 def test_memory_for_requests_has_room_for_one() -> None:
@@ -133,21 +136,23 @@ def test_kafkas_own_map_of_security_protocols_is_taken() -> None:
 
 def test_unknown_keys_are_named_and_kafkas_other_keys_are_not() -> None:
     values = {**REQUIRED, "num.io.threads": "8", "bogus.key": "1"}
-    assert config.from_values(values)[1] == ["bogus.key"]
+    assert config_loading.from_values(values)[1] == ["bogus.key"]
 
 
 def test_topic_inherits_from_broker_and_overrides_it() -> None:
     settings = broker(log_retention_ms="10", min_insync_replicas="2")
-    topic = config.resolve_topic(settings, {"retention.ms": "20"})
+    topic = topic_config.resolve_topic(settings, {"retention.ms": "20"})
     assert (topic.retention_ms, topic.min_insync_replicas) == (20, 2)
     assert topic.flush_ms == properties.LONG_MAX
 
 
 def test_topic_has_the_brokers_message_format_unless_it_names_its_own() -> None:
     settings = broker(log_message_format_version="0.10.2")
-    assert config.resolve_topic(settings, {}).message_magic == 1
-    assert config.resolve_topic(settings, {"message.format.version": "0.9.0"}).message_magic == 0
-    assert config.resolve_topic(broker(), {}).message_magic == 2
+    assert topic_config.resolve_topic(settings, {}).message_magic == 1
+    assert (
+        topic_config.resolve_topic(settings, {"message.format.version": "0.9.0"}).message_magic == 0
+    )
+    assert topic_config.resolve_topic(broker(), {}).message_magic == 2
 
 
 @pytest.mark.parametrize(
@@ -170,9 +175,9 @@ def test_topic_has_the_brokers_message_format_unless_it_names_its_own() -> None:
 )
 def test_impossible_topic_entry_is_refused(entries: dict[str, str]) -> None:
     with pytest.raises(properties.ConfigError):
-        config.check_topic_entries(entries)
+        topic_config.check_topic_entries(entries)
     with pytest.raises(properties.ConfigError):
-        config.resolve_topic(broker(), entries)
+        topic_config.resolve_topic(broker(), entries)
 
 
 def test_numbers_and_lists_are_read_as_kafka_reads_them() -> None:
@@ -182,18 +187,18 @@ def test_numbers_and_lists_are_read_as_kafka_reads_them() -> None:
         "cleanup.policy": "compact , delete",
         "leader.replication.throttled.replicas": "0:1,,1:2,",
     }
-    config.check_topic_entries(entries)
-    topic = config.resolve_topic(broker(), entries)
+    topic_config.check_topic_entries(entries)
+    topic = topic_config.resolve_topic(broker(), entries)
     assert (topic.retention_ms, topic.min_cleanable_dirty_ratio) == (12, 0.5)
     assert topic.cleanup_policy == ("compact", "delete")
     assert topic.leader_replication_throttled_replicas == ("0:1", "1:2")
-    assert config.resolve_topic(broker(), {"cleanup.policy": ""}).cleanup_policy == ()
+    assert topic_config.resolve_topic(broker(), {"cleanup.policy": ""}).cleanup_policy == ()
 
 
 def test_sizes_below_zero_that_kafka_takes_are_no_limit() -> None:
     entries = {"retention.bytes": "-2", "flush.messages": "0"}
-    config.check_topic_entries(entries)
-    topic = config.resolve_topic(broker(log_retention_bytes="1000"), entries)
+    topic_config.check_topic_entries(entries)
+    topic = topic_config.resolve_topic(broker(log_retention_bytes="1000"), entries)
     assert (topic.retention_bytes, topic.flush_messages) == (-2, 0)
     assert broker(log_retention_bytes=str(-(2**63))).log_retention_bytes == -(2**63)
 
@@ -201,12 +206,12 @@ def test_sizes_below_zero_that_kafka_takes_are_no_limit() -> None:
 def test_records_may_be_compacted_before_they_must_be() -> None:
     lags = {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}
     with pytest.raises(properties.ConflictError, match=r"min\.compaction\.lag\.ms=10 is larger"):
-        config.check_topic_entries(lags)
-    config.check_topic_entries({**lags, "max.compaction.lag.ms": "10"})
+        topic_config.check_topic_entries(lags)
+    topic_config.check_topic_entries({**lags, "max.compaction.lag.ms": "10"})
     for name, value in lags.items():
-        config.check_topic_entries({name: value})
+        topic_config.check_topic_entries({name: value})
     with pytest.raises(properties.ConflictError, match=r"log\.cleaner\.min"):
-        config.from_values(
+        config_loading.from_values(
             {**REQUIRED, **{f"log.cleaner.{name}": value for name, value in lags.items()}}
         )
 
@@ -227,7 +232,7 @@ def test_properties_text_is_read_as_java_reads_it() -> None:
 @given(st.text() | st.text(alphabet="\\u0=: \n#fz"))
 def test_no_properties_text_raises_anything_but_a_config_error(text: str) -> None:
     with contextlib.suppress(properties.ConfigError):
-        config.from_values({**REQUIRED, **properties.load_properties(text)})
+        config_loading.from_values({**REQUIRED, **properties.load_properties(text)})
 
 
 @pytest.mark.parametrize("text", ["log.dirs=/a\0b\n", "log.dirs=/a\\u0000b\n"])

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from odradek import broker_processes, config
+from odradek import broker_processes, config_loading
 from odradek.config import BrokerConfig
 from odradek.properties import ConfigError
 
@@ -13,7 +13,7 @@ from odradek.properties import ConfigError
 def settings(**values: str) -> BrokerConfig:
     texts = {name.replace("_", "."): text for name, text in values.items()}
     base = {"broker.id": "4", "zookeeper.connect": "z:1", "log.dirs": "/a,/b/c/"}
-    return config.from_values({**base, **texts})[0]
+    return config_loading.from_values({**base, **texts})[0]
 
 
 def test_each_broker_has_the_next_id_and_ports_and_directories_of_its_own() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from odradek import config as configuration
-from odradek import dynamic_config, properties
+from odradek import config_loading, dynamic_config, properties
 from odradek.dynamic_config import LayeredConfig
 from odradek.properties import ConfigError
 
@@ -33,7 +33,7 @@ KAFKAS = """
 
 
 def layers(**settings: str) -> LayeredConfig:
-    static, _ = configuration.from_values(
+    static, _ = config_loading.from_values(
         {
             "broker.id": "1",
             "zookeeper.connect": "unused",

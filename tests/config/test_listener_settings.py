@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek import config, listener_settings, properties
+from odradek import config, config_loading, listener_settings, properties
 from odradek.listener_settings import PrincipalRule, principal_rules
 from odradek.oauth_settings import OauthSettings
 from tests.support.secure_broker import jaas
@@ -23,7 +23,7 @@ SSL = {"listeners": "SSL://:9093", "security.inter.broker.protocol": "SSL"}
 
 
 def loaded(values: dict[str, str]) -> config.BrokerConfig:
-    settings, unknown = config.from_values({**REQUIRED, **values})
+    settings, unknown = config_loading.from_values({**REQUIRED, **values})
     assert unknown == []
     return settings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek import config, properties
+from odradek import config_loading, properties
 
 REQUIRED = {"broker.id": "0", "zookeeper.connect": "localhost:2181"}
 
@@ -26,7 +26,7 @@ REQUIRED = {"broker.id": "0", "zookeeper.connect": "localhost:2181"}
 )
 def test_setting_that_differs_from_its_default_is_refused_by_name(name: str, text: str) -> None:
     with pytest.raises(properties.ConfigError, match=name) as refused:
-        config.from_values({**REQUIRED, name: text})
+        config_loading.from_values({**REQUIRED, name: text})
     message = str(refused.value)
     assert message.startswith("these security settings are not supported; remove ")
     assert "\n" not in message
@@ -36,7 +36,7 @@ def test_setting_that_differs_from_its_default_is_refused_by_name(name: str, tex
 def test_all_of_them_are_named_at_once() -> None:
     values = {**REQUIRED, "ssl.provider": "p", "sasl.jaas.config": "x"}
     with pytest.raises(properties.ConfigError, match=r"remove sasl\.jaas\.config, ssl\.provider"):
-        config.from_values(values)
+        config_loading.from_values(values)
 
 
 def test_kafkas_defaults_are_accepted_without_a_warning() -> None:
@@ -54,7 +54,7 @@ def test_kafkas_defaults_are_accepted_without_a_warning() -> None:
         "sasl.login.refresh.buffer.seconds": "300",
         "listener.name.internal.ssl.client.auth": "none",
     }
-    assert config.from_values({**REQUIRED, **defaults})[1] == []
+    assert config_loading.from_values({**REQUIRED, **defaults})[1] == []
 
 
 def test_start_ends_with_one_line_and_status_2(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek import config, zookeeper_settings
+from odradek import config_loading, zookeeper_settings
 from odradek.listener_settings import TLS_VERSIONS
 from odradek.properties import ConfigError
 from odradek.zookeeper_settings import ZooKeeperLogin, ZooKeeperSecurity
@@ -18,7 +18,9 @@ MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
 
 
 def read(values: Mapping[str, str], kafka_opts: str = "") -> ZooKeeperSecurity:
-    settings, unknown = config.from_values({**REQUIRED, **values}, {"KAFKA_OPTS": kafka_opts})
+    settings, unknown = config_loading.from_values(
+        {**REQUIRED, **values}, {"KAFKA_OPTS": kafka_opts}
+    )
     assert unknown == []
     return settings.zookeeper_security
 

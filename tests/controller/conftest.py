@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from odradek import config
+from odradek import config_loading
 from odradek.controller.loop import Controller
 from odradek.protocol.messages import control
 from odradek.values import BrokerId
@@ -75,7 +75,7 @@ class Cluster:
         await registration.start()
         running = asyncio.ensure_future(registration.run())
         controller = BrokerController(
-            config.from_values(values)[0], session, self._connect, registration
+            config_loading.from_values(values)[0], session, self._connect, registration
         )
         controller.session = session
         controller.registration = registration

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, cast
 
-from odradek import config
+from odradek import config_loading
 from odradek.controller.active_controller import ActiveController
 from odradek.controller.controller_znode import ControllerLease
 from odradek.controller.event_queue import EventQueue, ZnodeChange
@@ -126,7 +126,7 @@ def controller_of(session: RoundTrips, outbox: Messages) -> ActiveController:
         "auto.leader.rebalance.enable": "false",
     }
     return ActiveController(
-        config.from_values(values)[0],
+        config_loading.from_values(values)[0],
         lease,
         ControllerStore(cast(Session, session), lease),
         cast(Outbox, outbox),

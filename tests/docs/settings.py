@@ -1,4 +1,4 @@
-"""The reference of settings of brokers and topics: what `config.py` declares, with its bounds."""
+"""The reference of settings of brokers and topics: what the code declares, with its bounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from odradek import config, dynamic_config, properties
+from odradek import config, config_loading, dynamic_config, properties, topic_config
 from odradek.properties import LONG_MAX, ConfigKey
 from tests.docs.markdown import cell, code, table
 
@@ -95,6 +95,7 @@ def comments(settings: type) -> dict[str, str]:
 
 def broker_page() -> str:
     """Return the page of the settings of brokers."""
+    inert = sorted(config_loading.INERT_KEYS)
     return f"""# Settings of brokers
 
 The keys of `server.properties`, which a KafkaCluster has in `spec.brokers.config`. Names, defaults
@@ -108,7 +109,7 @@ or `--broker-defaults`, and `spec.brokers.config` of a KafkaCluster. Settings of
 {_table(config.BrokerConfig, _of_broker)}
 ## Settings without an effect
 
-Kafka has them, and a file made for Kafka may: {", ".join(map(code, sorted(config.INERT_KEYS)))}.
+Kafka has them, and a file made for Kafka may: {", ".join(map(code, inert))}.
 Other unknown keys are ignored with a warning.
 """
 
@@ -119,9 +120,9 @@ def topic_page() -> str:
 
 What `spec.config` of a Topic, `odradek configs alter --topic` and Kafka's tools take. A topic
 without an entry follows the setting of the broker in the last column. Meanings are those of
-[Kafka 2.8]({_KAFKA}#topicconfigs). This page is made from `config.py`.
+[Kafka 2.8]({_KAFKA}#topicconfigs). This page is made from `topic_config.py`.
 
-{_table(config.TopicConfig, _of_topic)}"""
+{_table(topic_config.TopicConfig, _of_topic)}"""
 
 
 def _of_broker(declared: ConfigKey) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from odradek import config, properties
+from odradek import config, properties, topic_config
 from odradek.handlers.dispatch import ADVERTISED
 from tests.docs import commands, crds, metrics, protocol, reasons, settings, site, staging
 from tests.layout.sources import PACKAGES, ROOT
@@ -86,7 +86,7 @@ def test_every_field_of_every_crd_is_in_the_reference() -> None:
 def test_every_setting_is_in_the_reference_with_bounds_that_the_parser_has() -> None:
     for page, declared in (
         (settings.broker_page(), config.BrokerConfig),
-        (settings.topic_page(), config.TopicConfig),
+        (settings.topic_page(), topic_config.TopicConfig),
     ):
         for _, key in properties.keys_of(declared):
             assert f"| `{key.name}` |" in page, key.name

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from odradek import config as configuration
-from odradek import slices
+from odradek import config_loading, slices
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinSpec
 from odradek.group.offsets import CommittedOffset
@@ -82,7 +81,7 @@ def new_coordinator(
         "group.initial.rebalance.delay.ms": "0",
         **(settings or {}),
     }
-    config, _ = configuration.from_values(values)
+    config, _ = config_loading.from_values(values)
     coordinator = GroupCoordinator(
         config,
         replicas,  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-from odradek import config as configuration
+from odradek import config_loading
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinSpec
 from odradek.handlers.groups import leave_group
@@ -49,7 +49,7 @@ class UnreadPartitionCount:
 
 
 def new_coordinator() -> GroupCoordinator:
-    config, _ = configuration.from_values({"broker.id": "1", "zookeeper.connect": "unused"})
+    config, _ = config_loading.from_values({"broker.id": "1", "zookeeper.connect": "unused"})
     return GroupCoordinator(
         config,
         SimpleNamespace(partitions={KEY: LED}),

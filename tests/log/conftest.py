@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from odradek import config as configuration
-from odradek.config import TopicConfig
+from odradek import config_loading
 from odradek.log.manager import LogManager
 from odradek.log.partition.log import Log, LogEnvironment
+from odradek.topic_config import TopicConfig
 from tests.support.logs import FakeClock, batch, new_log
 
 COMPACTED = TopicConfig(cleanup_policy=("compact",), segment_bytes=300)
@@ -52,7 +52,7 @@ def make(tmp_path: Path, clock: FakeClock, failures: list[str]) -> Iterator[Make
         dirs: tuple[str, ...] = ("a", "b"),
         **more: str,
     ) -> LogManager:
-        settings, _ = configuration.from_values(
+        settings, _ = config_loading.from_values(
             {
                 "broker.id": str(broker_id),
                 "zookeeper.connect": "unused",

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.manager import LogManager, Replacement
 from odradek.log.partition import future
 from odradek.log.partition.log import Log
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 from tests.log.conftest import Make
 from tests.support.logs import batch, new_log, read_all

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.config import TopicConfig
 from odradek.log.partition import cleaner, reading, recovery
 from odradek.log.partition.log import Log
 from odradek.log.partition.producers import ProducerStates
@@ -24,6 +23,7 @@ from odradek.log.records.batch import Header
 from odradek.log.segment.files import Region, SharedFile, StoppedError
 from odradek.log.segment.segment import TXN_INDEX_SUFFIX, Segment
 from odradek.log.segment.transaction_index import AbortedTxn, TransactionIndex
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, flip
 from tests.support.sampling import how_many
 from tests.support.transactions import aborted_in, end, write, write_plain

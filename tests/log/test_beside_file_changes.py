@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.partition import truncation
 from odradek.log.partition.log import Log
 from odradek.log.segment import segment as segments
 from odradek.log.segment.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from tests.support import steps
 from tests.support.logs import Partition, batch, read_all
 

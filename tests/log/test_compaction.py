@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.config import TopicConfig
 from odradek.log.partition import cleaner
 from odradek.log.partition.log import Log
 from odradek.log.records import batch, records
 from odradek.log.records.batch import Header
 from odradek.log.records.records import BatchOptions, Record
 from odradek.log.segment.files import StoppedError
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, read_all
 from tests.support.sampling import how_many
 from tests.support.transactions import aborted_in, end, write

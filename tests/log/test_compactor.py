@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from odradek import config as configuration
-from odradek.config import TopicConfig
+from odradek import config_loading
 from odradek.log.manager import LogManager
 from odradek.log.partition import checkpoints, cleaner
 from odradek.log.partition.log import Log
 from odradek.log.records import compression, legacy, records
 from odradek.log.segment import batch_file, files
 from odradek.log.segment.files import read_exactly
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 from tests.log.conftest import COMPACTED, Make, dirty_log
 from tests.support.logs import batch, new_log, read_all
@@ -32,7 +32,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     def start(**settings: str) -> LogManager:
         values = {name.replace("_", "."): text for name, text in settings.items()}
         values |= {"broker.id": "1", "zookeeper.connect": "unused", "log.dirs": str(tmp_path)}
-        manager = LogManager(configuration.from_values(values)[0], "cluster", lambda _: COMPACTED)
+        manager = LogManager(config_loading.from_values(values)[0], "cluster", lambda _: COMPACTED)
         made.append(manager)
         manager.load()
         return manager

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.config import TopicConfig
 from odradek.log.partition import conversion
 from odradek.log.records import batch as batches
 from odradek.log.records import compression, contents, legacy, lz4_header, records
 from odradek.log.records.records import BatchOptions, Record
 from odradek.log.segment.files import Region, SharedFile
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS
 
 Store = Callable[..., Region]

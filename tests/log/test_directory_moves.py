@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.partition import checkpoints, future, topic_identity
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 from tests.log.conftest import COMPACTED, Make, dirty_log
 from tests.log.moves import (

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.directory import LogDirError
 from odradek.log.manager import NewLog
 from odradek.log.partition import checkpoints
 from odradek.log.segment import files
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 from tests.log.conftest import COMPACTED, Make, dirty_log
 from tests.support.logs import FakeClock, batch, new_log, read_all

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.partition import cleaner
 from odradek.log.partition.log import Log
 from odradek.log.records import batch as batches
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, batch, flip, whole_records
 from tests.support.sampling import how_many
 

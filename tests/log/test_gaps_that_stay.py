@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.manager import LogManager
 from odradek.log.partition import checkpoints
 from odradek.log.partition.log import Log
+from odradek.topic_config import TopicConfig
 from tests.log.conftest import COMPACTED, Make
 from tests.support.logs import batch, new_log, read_all
 

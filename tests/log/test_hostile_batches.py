@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.records import batch as codec
 from odradek.log.records import compression, contents, legacy, records
 from odradek.log.records.batch import CorruptBatchError, Origin
 from odradek.log.records.records import MAX_OBJECTS, BatchOptions, Record
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from tests.log.test_compaction import compact
 from tests.support.logs import START_MS, Partition, read_all
 

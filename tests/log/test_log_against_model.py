@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from odradek.config import TopicConfig
 from odradek.log.partition import cleaner
 from odradek.log.partition.log import Log
 from odradek.log.records import records
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
 from tests.support.sampling import how_many
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.partition.log import Log, UnexpectedOffsetError
 from odradek.log.records import batch as codec
 from odradek.log.records import compression, records
@@ -19,6 +18,7 @@ from odradek.log.segment.files import FileRetiredError
 from odradek.log.segment.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import FileRegion
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
 
 

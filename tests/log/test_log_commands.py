@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from odradek.config import TopicConfig
 from odradek.log.partition import topic_identity
 from odradek.log.partition.topic_identity import Incarnation, TopicIdentity
 from odradek.tools.log_dump import commands
 from odradek.tools.log_repair import repair
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, batch
 
 

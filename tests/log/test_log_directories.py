@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.directory import Directory, LogDirError
 from odradek.log.manager import LogManager, NewLog
 from odradek.log.partition import checkpoints, producers
 from odradek.log.partition.epochs import FILE_NAME as EPOCHS
 from odradek.log.segment.segment import Segment
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 from odradek.zk.admin import LONGEST_TOPIC_NAME
 from tests.log.conftest import COMPACTED, Make, dirty_log

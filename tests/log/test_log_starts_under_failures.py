@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.partition import checkpoints
 from odradek.log.records import records
 from odradek.log.records.records import Record
 from odradek.log.segment.files import SharedFile
 from odradek.log.segment.segment import Segment
 from odradek.protocol.errors import KafkaError
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 from tests.log.conftest import COMPACTED, Make, dirty_log
 from tests.support.logs import START_MS, Partition, batch, new_log, read_all

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.partition import truncation
 from odradek.log.partition.log import Log
+from odradek.topic_config import TopicConfig
 from tests.support.logs import Partition, batch, read_all
 
 Sync = list[str]

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.directory import CLOSING_THREADS
 from odradek.log.manager import LogManager, NewLog
 from odradek.log.partition import checkpoints, recovery
 from odradek.log.partition.log import Log
 from odradek.log.segment import files
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 from tests.log.conftest import Make
 from tests.support import steps

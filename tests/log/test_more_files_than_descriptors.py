@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek import config as configuration
-from odradek.config import TopicConfig
+from odradek import config_loading
 from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager, NewLog
 from odradek.log.partition import topic_identity
@@ -25,6 +24,7 @@ from odradek.log.segment import files
 from odradek.log.segment.files import SharedFile
 from odradek.log.segment.open_files import OpenFiles
 from odradek.protocol.errors import ErrorCode
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 from tests.log.conftest import Make
 from tests.support.logs import batch, new_log, read_all
@@ -35,7 +35,7 @@ KEYS = [TopicPartition("t", number) for number in range(PARTITIONS)]
 
 
 def manager_on(directory: str) -> LogManager:
-    settings, _ = configuration.from_values(
+    settings, _ = config_loading.from_values(
         {"broker.id": "1", "zookeeper.connect": "unused", "log.dirs": directory}
     )
     manager = LogManager(settings, "cluster", lambda topic: TopicConfig())

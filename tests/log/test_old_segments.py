@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.config import TopicConfig
 from odradek.log.partition import cleaner
 from odradek.log.partition.log import Log
 from odradek.log.records import batch as batches
 from odradek.log.records import compression, contents, legacy, records
 from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition
 
 CODECS = (compression.NONE, compression.GZIP, compression.SNAPPY, compression.LZ4)

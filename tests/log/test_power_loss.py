@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from odradek import config as configuration
-from odradek.config import TopicConfig
+from odradek import config_loading
 from odradek.log.manager import LogManager
 from odradek.log.partition.epochs import UNDEFINED_EPOCH
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.partition.producers import ProducerStates
 from odradek.log.records import batch as batches
 from odradek.log.records.batch import Header
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 from tests.log.power_loss import SECTOR_BYTES, Disk, Recorder
 from tests.support.logs import FakeClock, batch, new_log
@@ -54,7 +54,7 @@ class State:
 
 
 def start(folder: Path, topic: TopicConfig, clock: FakeClock) -> LogManager:
-    settings, _ = configuration.from_values(
+    settings, _ = config_loading.from_values(
         {
             "broker.id": "1",
             "zookeeper.connect": "unused",

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.partition import epochs, producers
 from odradek.log.partition.log import AppendInfo, Log
 from odradek.log.records import batch as codec
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, batch, read_all
 
 MAX = producers.MAX_SEQUENCE

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.records import batch as codec
 from odradek.log.records import compression, contents, records
 from odradek.log.records.batch import Origin
 from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition
 
 COMPACTED = TopicConfig(cleanup_policy=("compact",))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from odradek.config import TopicConfig
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, batch
 
 CONFIG = TopicConfig(segment_bytes=1500, index_interval_bytes=200, segment_index_bytes=8000)

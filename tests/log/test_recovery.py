@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.partition.log import Log
 from odradek.log.records.batch import CorruptBatchError
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, batch, read_all, whole_records
 from tests.support.sampling import how_many
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from odradek.config import TopicConfig
 from odradek.tools.log_repair import repair
+from odradek.topic_config import TopicConfig
 from tests.support.logs import Partition, batch, flip, read_all
 from tests.support.transactions import aborted_in, end, write
 

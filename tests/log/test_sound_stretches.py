@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.partition.log import Log
 from odradek.log.records import batch as batches
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.segment import batch_file
 from odradek.log.segment.batch_file import BatchSequence
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from tests.support.logs import Partition, batch, flip
 from tests.support.sampling import how_many
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.partition import checkpoints, epochs
 from odradek.log.partition.log import Log
 from odradek.log.records import batch as batches
 from odradek.log.segment import files
+from odradek.topic_config import TopicConfig
 from tests.log.conftest import Make
 from tests.support.logs import Partition, batch, read_all
 

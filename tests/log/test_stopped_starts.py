@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager
 from odradek.log.partition import checkpoints, recovery
 from odradek.log.partition.log import Log
 from odradek.log.segment.files import StoppedError
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 from tests.log.conftest import Make
 from tests.support.logs import Partition, batch, new_log, read_all

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odradek.config import TopicConfig
 from odradek.log.partition import cleaner, replay
 from odradek.log.partition.log import Log
 from odradek.log.partition.reading import aborted_between
@@ -21,6 +20,7 @@ from odradek.log.segment.files import StoppedError
 from odradek.log.segment.segment import TXN_INDEX_SUFFIX
 from odradek.log.segment.transaction_index import AbortedTxn, TransactionIndex
 from odradek.protocol.errors import KafkaError
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, read_all
 from tests.support.sampling import how_many
 from tests.support.transactions import aborted_in as aborted

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.partition import epochs, replay
 from odradek.log.partition.producers import ProducerStates
 from odradek.log.records import records
 from odradek.log.records.records import BatchOptions
 from odradek.log.segment.files import fsync_path
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, batch, flip
 
 MAGIC_AT = 16

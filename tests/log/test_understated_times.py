@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.partition.log import Log
 from odradek.log.records import batch as codec
 from odradek.log.records import compression, records
 from odradek.log.records.batch import Origin
 from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, read_all
 
 TIMES = [START_MS, START_MS + 30, START_MS + 20]

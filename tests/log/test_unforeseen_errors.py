@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.directory import Directory
 from odradek.log.manager import LogManager, NewLog
 from odradek.log.partition import cleaner
 from odradek.log.partition.log import Log
 from odradek.protocol.errors import ErrorCode
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 from tests.log.conftest import COMPACTED, Make, dirty_log
 from tests.support.logs import FakeClock, batch, new_log, read_all

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.records import records
 from odradek.log.records.records import BatchOptions, Record
+from odradek.topic_config import TopicConfig
 from tests.support.kafka_peer import Tools
 from tests.support.logs import START_MS, Partition
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek import config as broker_config
+from odradek import config_loading
 from odradek.zk import znodes
 from odradek_operator.cluster import rollout
 from odradek_operator.cluster.objects import Budget
@@ -209,7 +209,7 @@ def warning(wanted: spec.ClusterSpec) -> Condition:
 
 
 def test_users_learn_that_few_brokers_cannot_keep_the_offsets_of_groups() -> None:
-    settings, _ = broker_config.from_values({"broker.id": "0", "zookeeper.connect": "zk:2181"})
+    settings, _ = config_loading.from_values({"broker.id": "0", "zookeeper.connect": "zk:2181"})
     assert settings.offsets_topic_replication_factor == spec.DEFAULT_OFFSETS_FACTOR
     spec.check_fits(cluster_of(1))
     found = warning(cluster_of(1, **TRANSACTIONS_LOWERED))
@@ -223,7 +223,7 @@ def test_users_learn_that_few_brokers_cannot_keep_the_offsets_of_groups() -> Non
 
 
 def test_users_learn_that_few_brokers_cannot_keep_transactions() -> None:
-    settings, _ = broker_config.from_values({"broker.id": "0", "zookeeper.connect": "zk:2181"})
+    settings, _ = config_loading.from_values({"broker.id": "0", "zookeeper.connect": "zk:2181"})
     factor, min_isr = spec.DEFAULT_TRANSACTIONS_FACTOR, spec.DEFAULT_TRANSACTIONS_MIN_ISR
     assert settings.transaction_state_log_replication_factor == factor
     assert settings.transaction_state_log_min_isr == min_isr

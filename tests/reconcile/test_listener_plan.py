@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek import config
+from odradek import config_loading
 from odradek_operator.cluster import listener_objects, listener_plan
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.listener_plan import ListenerPlan, LostPlanError
@@ -215,7 +215,7 @@ def test_listener_for_tokens_is_one_that_brokers_start_with() -> None:
         "broker.id": "1",
         "zookeeper.connect": "zk:2181",
     }
-    read, unknown = config.from_values(settings)
+    read, unknown = config_loading.from_values(settings)
     assert unknown == []
     sasl = read.security["TOKENS"].sasl
     assert sasl is not None

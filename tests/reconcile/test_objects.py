@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from odradek import config, dynamic_config
+from odradek import config_loading, dynamic_config, topic_config
 from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.properties import load_properties
 from odradek_operator.cluster import objects as cluster_objects
@@ -66,7 +66,7 @@ def test_broker_reads_back_every_value_of_server_properties() -> None:
     text = cluster_objects.server_properties(cluster(config=awkward))
     loaded = load_properties(text)
     assert awkward.items() <= loaded.items()
-    settings, unknown = config.from_values({**loaded, "broker.id": "0"})
+    settings, unknown = config_loading.from_values({**loaded, "broker.id": "0"})
     assert (settings.min_insync_replicas, settings.zookeeper_connect) == (2, "zk:2181/a")
     assert settings.metrics_port == 9404
     assert unknown == ["spaced", "unheard.of"]
@@ -200,7 +200,7 @@ def test_setting_that_is_taken_out_of_the_spec_gets_the_default_that_the_rest_gi
     dynamic_config.check(everything)
     # A broker that falls back to its file for one would keep what the file had when it started.
     assert everything.keys() == DYNAMIC_KEYS.keys()
-    assert everything["log.flush.interval.ms"] == str(config.TopicConfig().flush_ms)
+    assert everything["log.flush.interval.ms"] == str(topic_config.TopicConfig().flush_ms)
 
 
 def test_brokers_run_where_the_user_wants_them_and_never_two_on_a_node() -> None:

@@ -8,7 +8,6 @@ from typing import cast
 
 import pytest
 
-from odradek.config import TopicConfig
 from odradek.log.partition.log import Log
 from odradek.net.client import PeerClient
 from odradek.protocol.messages.offsets import (
@@ -17,6 +16,7 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
+from odradek.topic_config import TopicConfig
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek import config, dynamic_config
+from odradek import dynamic_config, topic_config
 from odradek.properties import ConfigError
 from odradek.replica.quota import Rate, ReplicationQuota
 from odradek.values import TopicPartition
@@ -60,10 +60,10 @@ def test_only_listed_replicas_beyond_the_limit_are_held_back() -> None:
 def test_throttles_are_settings_of_topics_and_of_running_brokers() -> None:
     side = "leader.replication.throttled"
     for text in ("0:1,12:3", "*", ""):
-        config.check_topic_entries({f"{side}.replicas": text})
+        topic_config.check_topic_entries({f"{side}.replicas": text})
     for text in ("0", "0:1,*", "a:1", "0:1:2"):
         with pytest.raises(ConfigError, match="literal"):
-            config.check_topic_entries({f"{side}.replicas": text})
+            topic_config.check_topic_entries({f"{side}.replicas": text})
     dynamic_config.check({f"{side}.rate": "1000000"})
     with pytest.raises(ConfigError, match="at least 0"):
         dynamic_config.check({f"{side}.rate": "-1"})

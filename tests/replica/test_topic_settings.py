@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from odradek import config as configuration
-from odradek.config import BrokerConfig, TopicConfig
+from odradek.config import BrokerConfig
 from odradek.net import addresses
 from odradek.protocol.messages.control import StopReplicaRequest, StopReplicaTopicV1
 from odradek.replica import topic_configs
 from odradek.replica.topic_configs import TopicConfigs
+from odradek.topic_config import TopicConfig
 from odradek.zk import znodes
 from tests.support.replicas import KEY, TOPIC, Replicas
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek import config
+from odradek import config_loading
 from odradek.security.listeners import BrokerSecurity
 from odradek.security.scram import ScramCredential
 from odradek.values import ANONYMOUS, Principal
@@ -25,7 +25,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def security(protocol: str, settings: dict[str, str]) -> BrokerSecurity:
-    found, _ = config.from_values(
+    found, _ = config_loading.from_values(
         {
             "broker.id": "1",
             "zookeeper.connect": "localhost:1",

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from odradek import config as configuration
-from odradek.config import BrokerConfig, TopicConfig
+from odradek import config_loading, topic_config
+from odradek.config import BrokerConfig
 from odradek.controller.loop import Controller
 from odradek.coordination.partitioning import PartitionCount
 from odradek.dynamic_config import LayeredConfig
@@ -53,6 +53,7 @@ from odradek.protocol.messages.transactions import (
 from odradek.quarantine import Quarantines, Work
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.metadata import MetadataCache
+from odradek.topic_config import TopicConfig
 from odradek.transaction.coordinator import TransactionCoordinator
 from odradek.transaction.markers import ClusterLeaders
 from odradek.transaction.verifier import TransactionVerifier
@@ -111,7 +112,7 @@ def name_of(broker_id: int) -> str:
 @cache
 def settings(broker_id: int, durable: bool) -> tuple[BrokerConfig, TopicConfig]:
     """Return a broker's configuration, and that of its topics."""
-    config, _ = configuration.from_values(
+    config, _ = config_loading.from_values(
         {
             "broker.id": str(broker_id),
             "zookeeper.connect": "unused",
@@ -127,7 +128,7 @@ def settings(broker_id: int, durable: bool) -> tuple[BrokerConfig, TopicConfig]:
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         }
     )
-    return config, configuration.resolve_topic(config, {})
+    return config, topic_config.resolve_topic(config, {})
 
 
 def _ignore(*_: object) -> None:

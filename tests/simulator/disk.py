@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any
 
-from odradek.config import TopicConfig
 from odradek.log.manager import NewLog
 from odradek.log.partition.topic_identity import TopicIdentity
 from odradek.log.segment.files import is_disk_failure
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from tests.simulator.simulated_log import DIRECTORY, SimulatedLog, Stored, Trouble
 
 WORK_S = (0.0, 0.02)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from odradek.config import TopicConfig
 from odradek.log.partition.epochs import EpochCache
 from odradek.log.partition.failure import LogFailure
 from odradek.log.partition.log import AppendInfo, UnexpectedOffsetError
@@ -24,6 +23,7 @@ from odradek.log.partition.reading import LogSlice, aborted_between
 from odradek.log.partition.topic_identity import TopicIdentity
 from odradek.log.records.batch import Origin
 from odradek.log.segment.transaction_index import TransactionIndex
+from odradek.topic_config import TopicConfig
 from tests.simulator.batches import Batch, Region, from_coordinator, pack, unpack
 
 DIRECTORY = "/disk"

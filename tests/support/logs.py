@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from odradek.config import TopicConfig
 from odradek.log.manager import LogManager, NewLog
 from odradek.log.partition import recovery
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.partition.producers import MOST_PRODUCERS
 from odradek.log.records import batch as batches
 from odradek.log.records import records
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 
 START_MS = 1_700_000_000_000

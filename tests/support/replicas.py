@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kazoo.exceptions import BadVersionError, NoNodeError
 
-from odradek import config as configuration
+from odradek import config_loading
 from odradek.log.manager import LogManager
 from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
@@ -110,7 +110,7 @@ class Replicas:
     """Broker 1 with a replica manager; `async with` closes its logs."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
-        self.config, _ = configuration.from_values(
+        self.config, _ = config_loading.from_values(
             {
                 "broker.id": "1",
                 "zookeeper.connect": "unused",

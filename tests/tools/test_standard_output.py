@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.config import TopicConfig
+from odradek.topic_config import TopicConfig
 from tests.support.logs import Partition, batch
 
 FULL = "odradek: cannot write to stdout: No space left on device\n"

@@ -20,8 +20,7 @@ from typing import Any, Final
 
 import click
 
-from odradek import broker_processes, long_lived, standard_output, stop_signals
-from odradek import config as configuration
+from odradek import broker_processes, config_loading, long_lived, standard_output, stop_signals
 from odradek import zookeeper as zookeeper_server
 from odradek.properties import ConfigError, is_utf8
 
@@ -103,11 +102,11 @@ def broker(properties: str, override: tuple[str, ...], count: int) -> None:
         _exit(f"Invalid value {count} for --count: it must be between 1 and 100", 2)
     try:
         given = dict(_key_and_value(text) for text in override)
-        settings, unknown = configuration.load(properties, given)
+        settings, unknown = config_loading.load(properties, given)
         all_settings = {settings.broker_id: settings}
         for number in range(1, count):
             own = given | broker_processes.overrides(settings, number, count)
-            one, _ = configuration.load(properties, own)
+            one, _ = config_loading.load(properties, own)
             all_settings[one.broker_id] = one
         broker_processes.check_directories(all_settings)
     except ConfigError as error:

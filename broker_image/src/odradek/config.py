@@ -1,36 +1,21 @@
-"""Broker and topic configs: Kafka's keys, defaults and bounds.
+"""Broker configs: Kafka's keys, defaults and bounds.
 
-A `BrokerConfig` is read once from a server.properties file and never changes. A `TopicConfig` is
-resolved from the broker's defaults and the topic's entries in `/config/topics/T`. Every limit of
-the broker (queue lengths, sizes, waits) is a field here. Field names are Kafka's keys with
-underscores for dots.
+A `BrokerConfig` is read once (see `config_loading`) and never changes. Every limit of the broker
+(queue lengths, sizes, waits) is a field here. Field names are Kafka's keys with underscores for
+dots.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Mapping
 
-from odradek import (
-    listener_settings,
-    listeners,
-    message_format,
-    properties,
-    security_settings,
-    zookeeper_settings,
-)
+from odradek import message_format
 from odradek.listener_settings import ListenerSecurity
 from odradek.listeners import ListenerEndpoint
 from odradek.properties import (
     INT_MAX,
     LONG_MAX,
-    ConfigError,
-    ConflictError,
     boolean,
     decimal,
     integer,
@@ -41,7 +26,6 @@ from odradek.properties import (
     principals,
     retention,
     scaled,
-    throttled_replicas,
     words,
     zookeeper_servers,
 )
@@ -51,8 +35,6 @@ from odradek.zookeeper_settings import ZooKeeperSecurity
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 CREATION_RATE = "max.connection.creation.rate"
-_OF_LISTENER = re.compile(rf"listener\.name\.[^.]+\.{re.escape(CREATION_RATE)}")
-MIN_COMPACTION_LAG, MAX_COMPACTION_LAG = "min.compaction.lag.ms", "max.compaction.lag.ms"
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 # The second is the name of the first before Kafka 2.4.
@@ -64,28 +46,6 @@ AUTHORIZERS = (
 
 def _authorizer(text: str) -> str:
     return str(one_of(*AUTHORIZERS)(text)) if text else ""
-
-
-# Kafka's keys without an equivalent here (thread pools, metric windows and such):
-# accepted silently, because a server.properties made for Kafka contains them.
-INERT_KEYS = frozenset(
-    {
-        "zookeeper.sync.time.ms",
-        "zookeeper.max.in.flight.requests",
-        "queued.max.requests",
-        "fetch.purgatory.purge.interval.requests",
-        "producer.purgatory.purge.interval.requests",
-        "delete.records.purgatory.purge.interval.requests",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
-        "kafka.metrics.reporters",
-        "kafka.metrics.polling.interval.secs",
-        "broker.id.generation.enable",
-        "reserved.broker.max.id",
-    }
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +61,7 @@ class BrokerConfig:
         tuple(f"{protocol}:{protocol}" for protocol in SECURITY_PROTOCOLS),
         words(),
     )
-    # The name of the protocol below if not set, which `load` fills in.
+    # The name of the protocol below if not set, which loading fills in.
     inter_broker_listener_name: str = key("inter.broker.listener.name", "PLAINTEXT", non_empty)
     security_inter_broker_protocol: str = key(
         "security.inter.broker.protocol", "PLAINTEXT", one_of(*SECURITY_PROTOCOLS)
@@ -374,70 +334,13 @@ class BrokerConfig:
         "odradek.max.transactional.ids", 1_000_000, integer(1, INT_MAX)
     )
 
-    # filled by `load`
+    # filled by `config_loading`
     listeners: tuple[ListenerEndpoint, ...] = ()
     advertised_listeners: tuple[ListenerEndpoint, ...] = ()
     # By listener, beside max.connection.creation.rate.
     listener_creation_rates: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
     security: Mapping[str, ListenerSecurity] = dataclasses.field(default_factory=dict, hash=False)
     zookeeper_security: ZooKeeperSecurity = dataclasses.field(default_factory=ZooKeeperSecurity)
-
-
-def load(
-    path: str | Path, overrides: Mapping[str, str] | None = None
-) -> tuple[BrokerConfig, list[str]]:
-    """Read a server.properties file, apply overrides, and check everything.
-
-    Return the settings and the names of unknown keys. Raises ConfigError with a one-line reason.
-    """
-    values = {**properties.read_file(path), **(overrides or {})}
-    return from_values(values, os.environ)
-
-
-def from_values(
-    values: Mapping[str, str], environment: Mapping[str, str] = MappingProxyType({})
-) -> tuple[BrokerConfig, list[str]]:
-    """Read and check settings as `load` does, from a mapping of Kafka's keys to text.
-
-    `environment` has KAFKA_OPTS, which leads to the login to ZooKeeper.
-    """
-    if refused := security_settings.unsupported(values):
-        raise ConfigError(
-            f"these security settings are not supported; remove {', '.join(refused)}, "
-            "and let only trusted networks reach the broker"
-        )
-    fields = properties.read_fields(BrokerConfig, values)
-    for required, name in (("broker_id", "broker.id"), ("zookeeper_connect", "zookeeper.connect")):
-        if required not in fields:
-            raise ConfigError(f'Missing required configuration "{name}" which has no default value')
-    if {"inter_broker_listener_name", "security_inter_broker_protocol"} <= fields.keys():
-        raise ConfigError(
-            "Only one of inter.broker.listener.name and security.inter.broker.protocol "
-            "should be set."
-        )
-    if "security_inter_broker_protocol" in fields:
-        fields["inter_broker_listener_name"] = fields["security_inter_broker_protocol"]
-    config = dataclasses.replace(
-        _with_endpoints(BrokerConfig(**fields), values),
-        zookeeper_security=zookeeper_settings.read(values, environment),
-    )
-    if not config.log_dirs:
-        raise ConfigError("At least one log directory must be defined via log.dirs or log.dir")
-    if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:
-        raise ConfigError(
-            "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
-        )
-    if not config.max_connections_per_ip and not config.max_connections_per_ip_overrides:
-        raise ConfigError(
-            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides "
-            "property is set."
-        )
-    _check_compaction_lags(
-        "log.cleaner.",
-        config.log_cleaner_min_compaction_lag_ms,
-        config.log_cleaner_max_compaction_lag_ms,
-    )
-    return config, unknown_keys(values)
 
 
 def within_descriptors(config: BrokerConfig, connections: int) -> BrokerConfig:
@@ -450,171 +353,3 @@ def within_descriptors(config: BrokerConfig, connections: int) -> BrokerConfig:
     if per_ip == INT_MAX > most:
         per_ip = max(1, most // 2)
     return dataclasses.replace(config, max_connections=most, max_connections_per_ip=per_ip)
-
-
-def unknown_keys(names: Iterable[str]) -> list[str]:
-    """Return the names, sorted, that are no settings of Kafka 2.8 or of this broker."""
-    known = properties.known_names(BrokerConfig) | INERT_KEYS
-    return sorted(
-        name
-        for name in set(names) - known
-        if not security_settings.is_security_setting(name) and not _OF_LISTENER.fullmatch(name)
-    )
-
-
-def _with_endpoints(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
-    found, advertised = listeners.endpoints(
-        config.listeners_text,
-        config.advertised_listeners_text,
-        config.listener_protocols,
-        config.inter_broker_listener_name,
-    )
-    security = listener_settings.read(values, found, config.inter_broker_listener_name)
-    rates = {
-        one.name: properties.parsed(values, name, "", integer(0, INT_MAX))
-        for one in found
-        if (name := f"listener.name.{one.name.lower()}.{CREATION_RATE}") in values
-    }
-    return dataclasses.replace(
-        config,
-        listeners=found,
-        advertised_listeners=advertised,
-        listener_creation_rates=rates,
-        security=security,
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
-    """The settings of a topic: the broker's defaults overridden by the topic's entries (Z11).
-
-    `inherits` names the BrokerConfig field that is the default of the topic's key.
-    """
-
-    cleanup_policy: tuple[str, ...] = key(
-        "cleanup.policy", ("delete",), words(("delete", "compact")), inherits="log_cleanup_policy"
-    )
-    compression_type: str = key(
-        "compression.type", "producer", one_of(*CODECS), inherits="compression_type"
-    )
-    delete_retention_ms: int = key(
-        "delete.retention.ms", 24 * HOUR_MS, integer(0), inherits="log_cleaner_delete_retention_ms"
-    )
-    file_delete_delay_ms: int = key(
-        "file.delete.delay.ms", 60_000, integer(0), inherits="log_segment_delete_delay_ms"
-    )
-    flush_messages: int = key(
-        "flush.messages", LONG_MAX, integer(0), inherits="log_flush_interval_messages"
-    )
-    flush_ms: int = key("flush.ms", LONG_MAX, integer(0), inherits="log_flush_interval_ms")
-    follower_replication_throttled_replicas: tuple[str, ...] = key(
-        "follower.replication.throttled.replicas", (), throttled_replicas
-    )
-    index_interval_bytes: int = key(
-        "index.interval.bytes", 4096, integer(0, INT_MAX), inherits="log_index_interval_bytes"
-    )
-    leader_replication_throttled_replicas: tuple[str, ...] = key(
-        "leader.replication.throttled.replicas", (), throttled_replicas
-    )
-    max_compaction_lag_ms: int = key(
-        MAX_COMPACTION_LAG, LONG_MAX, integer(1), inherits="log_cleaner_max_compaction_lag_ms"
-    )
-    max_message_bytes: int = key(
-        "max.message.bytes", 1_048_588, integer(0, INT_MAX), inherits="message_max_bytes"
-    )
-    message_downconversion_enable: bool = key(
-        "message.downconversion.enable", True, boolean, inherits="log_message_downconversion_enable"
-    )
-    message_format_version: str = key(
-        "message.format.version",
-        "2.1",
-        message_format.version,
-        inherits="log_message_format_version",
-    )
-    message_timestamp_difference_max_ms: int = key(
-        "message.timestamp.difference.max.ms",
-        LONG_MAX,
-        integer(0),
-        inherits="log_message_timestamp_difference_max_ms",
-    )
-    message_timestamp_type: str = key(
-        "message.timestamp.type",
-        "CreateTime",
-        one_of("CreateTime", "LogAppendTime"),
-        inherits="log_message_timestamp_type",
-    )
-    min_cleanable_dirty_ratio: float = key(
-        "min.cleanable.dirty.ratio", 0.5, decimal(0, 1), inherits="log_cleaner_min_cleanable_ratio"
-    )
-    min_compaction_lag_ms: int = key(
-        MIN_COMPACTION_LAG, 0, integer(0), inherits="log_cleaner_min_compaction_lag_ms"
-    )
-    min_insync_replicas: int = key(
-        "min.insync.replicas", 1, integer(1, INT_MAX), inherits="min_insync_replicas"
-    )
-    preallocate: bool = key("preallocate", False, boolean, inherits="log_preallocate")
-    retention_bytes: int = key("retention.bytes", -1, integer(), inherits="log_retention_bytes")
-    retention_ms: int = key("retention.ms", 168 * HOUR_MS, integer(-1), inherits="log_retention_ms")
-    segment_bytes: int = key(
-        "segment.bytes", 1_073_741_824, integer(14, INT_MAX), inherits="log_segment_bytes"
-    )
-    segment_index_bytes: int = key(
-        "segment.index.bytes", 10_485_760, integer(4, INT_MAX), inherits="log_index_size_max_bytes"
-    )
-    segment_jitter_ms: int = key("segment.jitter.ms", 0, integer(0), inherits="log_roll_jitter_ms")
-    segment_ms: int = key("segment.ms", 168 * HOUR_MS, integer(1), inherits="log_roll_ms")
-    unclean_leader_election_enable: bool = key(
-        "unclean.leader.election.enable", False, boolean, inherits="unclean_leader_election_enable"
-    )
-
-    # The magic of message.format.version: every append needs it.
-    message_magic: int = dataclasses.field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        magic = message_format.magic_of(self.message_format_version)
-        object.__setattr__(self, "message_magic", magic)
-
-
-TOPIC_KEYS: Mapping[str, properties.ConfigKey] = {
-    declared.name: declared for _, declared in properties.keys_of(TopicConfig)
-}
-
-
-def resolve_topic(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
-    """Return the settings of a topic with these entries on this broker.
-
-    Raises ConfigError for an unknown key or an invalid value.
-    """
-    for name in overrides:
-        if name not in TOPIC_KEYS:
-            raise ConfigError(f"Unknown topic config name: {name}")
-    fields: dict[str, Any] = {}
-    for field, declared in properties.keys_of(TopicConfig):
-        inherited = getattr(broker, declared.inherits) if declared.inherits else None
-        if inherited is not None:
-            fields[field] = inherited
-    fields.update(properties.read_fields(TopicConfig, overrides))
-    return TopicConfig(**fields)
-
-
-def check_topic_entries(entries: Mapping[str, str]) -> None:
-    """Raise ConfigError for the first unknown name or invalid value.
-
-    Raises ConflictError if entries contradict each other; the broker's defaults do not count.
-    """
-    values: dict[str, Any] = {}
-    for name, text in entries.items():
-        if name not in TOPIC_KEYS:
-            raise ConfigError(f"Unknown topic config name: {name}")
-        values[name] = properties.parse_value(TOPIC_KEYS[name], name, text)
-    _check_compaction_lags(
-        "", values.get(MIN_COMPACTION_LAG, 0), values.get(MAX_COMPACTION_LAG, LONG_MAX)
-    )
-
-
-def _check_compaction_lags(prefix: str, least_ms: int, most_ms: int) -> None:
-    if least_ms > most_ms:
-        raise ConflictError(
-            f"{prefix}{MIN_COMPACTION_LAG}={least_ms} is larger than "
-            f"{prefix}{MAX_COMPACTION_LAG}={most_ms}"
-        )

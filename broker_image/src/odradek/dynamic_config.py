@@ -15,8 +15,9 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 
 from odradek import properties
-from odradek.config import BrokerConfig, TopicConfig, within_descriptors
+from odradek.config import BrokerConfig, within_descriptors
 from odradek.properties import INT_MAX, ConfigError, ConfigKey
+from odradek.topic_config import TopicConfig
 
 CLUSTER_DEFAULT = "<default>"
 MAX_CONNECTIONS = "max.connections"

@@ -19,9 +19,8 @@ from typing import Any, TypeVar
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
-from odradek import config as configuration
-from odradek import dynamic_config, slices
-from odradek.config import BrokerConfig, TopicConfig
+from odradek import dynamic_config, slices, topic_config
+from odradek.config import BrokerConfig
 from odradek.dynamic_config import CLUSTER_DEFAULT, PER_IP_OVERRIDES
 from odradek.handlers.configs import BROKER, TOPIC, check_broker_id
 from odradek.handlers.context import Broker, RequestContext
@@ -39,6 +38,7 @@ from odradek.protocol.messages.configs import (
     IncrementalAlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
 )
+from odradek.topic_config import TopicConfig
 from odradek.zk import admin, znodes
 from odradek.zk.operations import TransactionFailedError
 
@@ -54,7 +54,7 @@ ENTRIES_AT_ONCE = 1000
 UNKNOWN_NAMED = 20
 
 # These two topic configs must agree: they are checked together.
-_COMPACTION_LAGS = frozenset({configuration.MIN_COMPACTION_LAG, configuration.MAX_COMPACTION_LAG})
+_COMPACTION_LAGS = frozenset({topic_config.MIN_COMPACTION_LAG, topic_config.MAX_COMPACTION_LAG})
 
 
 def _defaults(settings: type[BrokerConfig] | type[TopicConfig]) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def _entity(broker: Broker, resource_type: int, name: str) -> _Entity:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
             )
-        check = configuration.check_topic_entries
+        check = topic_config.check_topic_entries
         return _Entity("topics", name, _TOPIC_DEFAULTS, check, lambda entries: None)
     if resource_type == BROKER:
         if name:

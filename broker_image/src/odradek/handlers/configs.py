@@ -12,9 +12,8 @@ from typing import Any
 
 from kazoo.exceptions import KazooException
 
-from odradek import config as configuration
-from odradek import properties, slices
-from odradek.config import BrokerConfig, TopicConfig
+from odradek import properties, slices, topic_config
+from odradek.config import BrokerConfig
 from odradek.dynamic_config import DYNAMIC_KEYS, LayeredConfig
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -28,6 +27,7 @@ from odradek.protocol.messages.configs import (
 )
 from odradek.protocol.messages.topics import CreatableTopicConfigs
 from odradek.replica.topic_configs import sound_entries
+from odradek.topic_config import TopicConfig
 from odradek.zk import admin, znodes
 
 TOPIC = 2
@@ -102,7 +102,7 @@ def _broker_origins(settings: LayeredConfig, field: str) -> tuple[_Origin, ...]:
 
 
 def _topic_settings(settings: LayeredConfig, entries: Mapping[str, str]) -> Iterator[_Setting]:
-    resolved, defaults = configuration.resolve_topic(settings.effective, entries), TopicConfig()
+    resolved, defaults = topic_config.resolve_topic(settings.effective, entries), TopicConfig()
     for field, declared in properties.keys_of(TopicConfig):
         value, name = getattr(resolved, field), declared.name
         if declared.inherits:
@@ -234,7 +234,7 @@ async def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> lis
         except KazooException as failure:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}") from failure
         entries = sound_entries(
-            path, found[path][0] if path in found else None, configuration.check_topic_entries
+            path, found[path][0] if path in found else None, topic_config.check_topic_entries
         )
         return list(_topic_settings(broker.replicas.settings, entries))
     if resource.resource_type == BROKER:

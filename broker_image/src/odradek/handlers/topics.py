@@ -15,8 +15,7 @@ from typing import TypeVar
 
 from kazoo.exceptions import KazooException
 
-from odradek import config as configuration
-from odradek import slices
+from odradek import slices, topic_config
 from odradek.handlers import configs, replica_lists, topic_batches
 from odradek.handlers.context import Broker, RequestContext
 from odradek.properties import ConfigError
@@ -196,7 +195,7 @@ def _config_entries(given: Iterable[CreateableTopicConfig]) -> dict[str, str]:
             )
         entries[entry.name] = entry.value
     try:
-        configuration.check_topic_entries(entries)
+        topic_config.check_topic_entries(entries)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     return entries

@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from odradek.config import TopicConfig
 from odradek.log.directory import (
     LONGEST_FILE_NAME,
     Directory,
@@ -35,6 +34,7 @@ from odradek.log.segment import batch_file
 from odradek.log.segment.files import list_names, open_file
 from odradek.log.segment.segment import LOG_SUFFIX
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)

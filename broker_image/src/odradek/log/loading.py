@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from odradek import slices
-from odradek.config import TopicConfig
 from odradek.log.directory import Directory, Folder, LogDirError
 from odradek.log.future_logs import Found
 from odradek.log.housekeeping import Housekeeper
@@ -18,6 +17,7 @@ from odradek.log.partition import recovery
 from odradek.log.partition.checkpoints import LogDirMeta
 from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.segment.files import StoppedError
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 
 # Folders that a thread opens in one go, at most.

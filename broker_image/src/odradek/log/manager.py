@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from odradek.config import BrokerConfig, TopicConfig
+from odradek.config import BrokerConfig
 from odradek.log import loading
 from odradek.log.background import BackgroundWork
 from odradek.log.compactor import Compactor
@@ -31,6 +31,7 @@ from odradek.log.placement import LogPlacement
 from odradek.log.segment.files import DiskThreads, is_shortage
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
+from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition
 
 logger = logging.getLogger(__name__)

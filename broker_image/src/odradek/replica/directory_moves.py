@@ -33,10 +33,11 @@ from odradek.replica.quota import Rate
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.config import BrokerConfig, TopicConfig
+    from odradek.config import BrokerConfig
     from odradek.log.manager import LogManager, Replacement
     from odradek.log.partition.log import Log
     from odradek.replica.hosted import HostedPartitions
+    from odradek.topic_config import TopicConfig
 
 T = TypeVar("T")
 HELD_BACK_S = 0.1

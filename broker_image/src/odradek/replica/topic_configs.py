@@ -14,13 +14,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from odradek import config as configuration
-from odradek import dynamic_config
-from odradek.config import BrokerConfig, TopicConfig
+from odradek import dynamic_config, topic_config
+from odradek.config import BrokerConfig
 from odradek.dynamic_config import CLUSTER_DEFAULT, PER_IP_OVERRIDES, LayeredConfig
 from odradek.net import addresses
 from odradek.properties import INT_MAX, ConfigError, numbers_by_host
 from odradek.quarantine import Quarantines, Work
+from odradek.topic_config import TopicConfig
 from odradek.zk import znodes
 from odradek.zk.changes import ConfigChanges
 from odradek.zk.session import Session
@@ -48,7 +48,7 @@ class TopicConfigs:
         self._session = session
         self._known: dict[str, TopicConfig] = {}
         self._entries: dict[str, Mapping[str, str]] = {}
-        self._defaults = configuration.resolve_topic(config, {})
+        self._defaults = topic_config.resolve_topic(config, {})
         self._apply: Callable[[Mapping[str, TopicConfig]], None] = lambda changed: None
         self._apply_to_broker: Callable[[BrokerConfig], Awaitable[None]] | None = None
         self._apply_to_client: Callable[[str, str], Awaitable[None]] | None = None
@@ -110,7 +110,7 @@ class TopicConfigs:
         found = await self._session.get_all(paths)
         for path, topic in paths.items():
             data = found[path][0] if path in found else None
-            self._entries[topic] = sound_entries(path, data, configuration.check_topic_entries)
+            self._entries[topic] = sound_entries(path, data, topic_config.check_topic_entries)
         self._take(paths.values())
 
     def forget(self, topics: Iterable[str]) -> None:
@@ -146,7 +146,7 @@ class TopicConfigs:
         ]
         self._look_up_later(needed=not all(known))
         self._layers = self._layer(cluster, own, hosts_known=all(known))
-        self._defaults = configuration.resolve_topic(self._layers.effective, {})
+        self._defaults = topic_config.resolve_topic(self._layers.effective, {})
         self._take(self._entries)
         effective = self._layers.effective
         if self._apply_to_broker is not None and effective != self._applied:
@@ -196,7 +196,7 @@ class TopicConfigs:
             entries = self._entries[topic]
             same = frozenset(entries.items())
             if same not in resolved:
-                resolved[same] = configuration.resolve_topic(self._layers.effective, entries)
+                resolved[same] = topic_config.resolve_topic(self._layers.effective, entries)
             settings[topic] = resolved[same]
         changed = {topic: one for topic, one in settings.items() if self._known.get(topic) != one}
         self._known.update(changed)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from odradek import descriptors
-from odradek.config import BrokerConfig, TopicConfig
+from odradek.config import BrokerConfig
 from odradek.controller.loop import Controller
 from odradek.dynamic_config import PER_IP_OVERRIDES
 from odradek.log.manager import LogManager
@@ -19,6 +19,7 @@ from odradek.quotas.rates import Window
 from odradek.quotas.store import QuotaStore
 from odradek.replica.manager import ReplicaManager
 from odradek.replica.topic_configs import TopicConfigs
+from odradek.topic_config import TopicConfig
 from odradek.zk.session import Session
 
 NEVER_IDLE_MS = 2**31 - 1

@@ -23,7 +23,6 @@ from pathlib import Path
 import click
 
 from odradek.clock import wall_ms
-from odradek.config import TopicConfig
 from odradek.log.partition import producers
 from odradek.log.partition.epochs import FILE_NAME as CHECKPOINT
 from odradek.log.records.batch import LEADER_EPOCH_POSITION, CorruptBatchError
@@ -41,6 +40,7 @@ from odradek.log.segment.transaction_index import CorruptTransactionIndexError
 from odradek.tools import leader_epochs, log_dump
 from odradek.tools.leader_epochs import EpochCheck, WrongEpoch
 from odradek.tools.log_dump import commands
+from odradek.topic_config import TopicConfig
 
 _CHUNK = 1 << 20
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from odradek import config as broker_config
-from odradek import properties
-from odradek.config import TopicConfig
+from odradek import config_loading, properties
 from odradek.dynamic_config import CLUSTER_DEFAULT, DYNAMIC_KEYS
+from odradek.topic_config import TopicConfig
 from odradek.zk import admin, znodes
 from odradek.zk.operations import TransactionFailedError
 from odradek_operator.shared import apply, status_update, zookeeper_login
@@ -44,7 +43,7 @@ def entries(wanted: ClusterSpec, chosen: Collection[str]) -> dict[str, str]:
 
     Brokers have no default of their own for some (log.flush.interval.ms); topics then have one.
     """
-    settings, _ = broker_config.from_values(
+    settings, _ = config_loading.from_values(
         {
             **{name: text for name, text in wanted.config.items() if name not in wanted.dynamic},
             "broker.id": "0",

@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import re2
 
-from odradek import config as broker_config
-from odradek import properties, security_settings
+from odradek import config_loading, properties, security_settings, topic_config
 from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.values import TopicPartition
 from odradek.zk.consumers import TopicPattern
@@ -448,7 +447,7 @@ def parse_cluster(body: Body) -> ClusterSpec:
         config=config,
         default_partitions=int(config.get("num.partitions", "1")),
         default_replication_factor=int(config.get("default.replication.factor", "1")),
-        unknown_keys=tuple(broker_config.unknown_keys(config)),
+        unknown_keys=tuple(config_loading.unknown_keys(config)),
         rack_key=brokers.get("rackTopologyKey"),
         resources=brokers.get("resources", {}),
         node_selector=brokers.get("nodeSelector", {}),
@@ -512,7 +511,7 @@ def _check_broker_config(config: Mapping[str, str], zookeeper: str) -> None:
             f"{', '.join(refused)}",
         )
     try:
-        broker_config.from_values(
+        config_loading.from_values(
             {
                 **config,
                 "broker.id": "0",
@@ -557,7 +556,7 @@ def parse_topic(body: Body) -> TopicSpec:
     spec = body["spec"]
     config = dict(spec.get("config", {}))
     try:
-        broker_config.check_topic_entries(config)
+        topic_config.check_topic_entries(config)
     except properties.ConfigError as error:
         raise InvalidSpec("InvalidConfig", str(error)) from None
     assignment = _parse_assignment(spec.get("replicaAssignment", {}))

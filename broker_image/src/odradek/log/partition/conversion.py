@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from odradek.config import TopicConfig
 from odradek.log.partition.reading import LogReader
 from odradek.log.records import batch, compression, contents, legacy, records
 from odradek.log.records.batch import CorruptBatchError, Header
@@ -22,6 +21,7 @@ from odradek.log.segment import batch_file
 from odradek.log.segment.batch_file import CutOffError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import FileRegion
+from odradek.topic_config import TopicConfig
 
 View = bytes | bytearray | memoryview
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from odradek.clock import wall_ms
-from odradek.config import TopicConfig
 from odradek.log.partition import old_segments, replay, retention, truncation, validation
 from odradek.log.partition.conversion import OldFormat
 from odradek.log.partition.epochs import EpochCache
@@ -49,6 +48,7 @@ from odradek.log.segment.segment import Segment, SegmentSettings
 from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import Buffer
+from odradek.topic_config import TopicConfig
 
 logger = logging.getLogger(__name__)
 

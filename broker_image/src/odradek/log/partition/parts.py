@@ -2,13 +2,13 @@
 
 from typing import Protocol
 
-from odradek.config import TopicConfig
 from odradek.log.partition.epochs import EpochCache
 from odradek.log.partition.failure import LogFailure
 from odradek.log.partition.producers import ProducerStates
 from odradek.log.partition.segments import SegmentList
 from odradek.log.partition.start_offset import StartOffset
 from odradek.log.segment.segment import SegmentSettings
+from odradek.topic_config import TopicConfig
 
 
 class LogParts(Protocol):

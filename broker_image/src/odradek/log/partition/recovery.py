@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from odradek.config import TopicConfig
 from odradek.log.partition import replay
 from odradek.log.partition.epochs import UNDEFINED_EPOCH
 from odradek.log.partition.log import Log, LogEnvironment
@@ -41,6 +40,7 @@ from odradek.log.segment.segment import (
     file_name,
 )
 from odradek.log.segment.transaction_index import CorruptTransactionIndexError
+from odradek.topic_config import TopicConfig
 
 _GARBAGE = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 _ZEROS_AT_ONCE = 1 << 20

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from odradek.config import TopicConfig
 from odradek.log.partition import conversion
 from odradek.log.partition.conversion import OldFormat
 from odradek.log.records import batch, contents, records
@@ -16,6 +15,7 @@ from odradek.log.records.compression import CODECS
 from odradek.properties import INT_MAX, LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import Buffer
+from odradek.topic_config import TopicConfig
 
 _SOON_DECODED = 4096
 """Bytes of plain records that are decoded in about the time of a change of threads."""

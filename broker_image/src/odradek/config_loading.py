@@ -1,0 +1,133 @@
+"""Loading of broker configs, from a server.properties file or a mapping, with all checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from odradek import (
+    listener_settings,
+    listeners,
+    properties,
+    security_settings,
+    zookeeper_settings,
+)
+from odradek.config import CREATION_RATE, BrokerConfig
+from odradek.properties import INT_MAX, ConfigError, integer
+from odradek.topic_config import check_compaction_lags
+
+_OF_LISTENER = re.compile(rf"listener\.name\.[^.]+\.{re.escape(CREATION_RATE)}")
+
+# Kafka's keys without an equivalent here (thread pools, metric windows and such):
+# accepted silently, because a server.properties made for Kafka contains them.
+INERT_KEYS = frozenset(
+    {
+        "zookeeper.sync.time.ms",
+        "zookeeper.max.in.flight.requests",
+        "queued.max.requests",
+        "fetch.purgatory.purge.interval.requests",
+        "producer.purgatory.purge.interval.requests",
+        "delete.records.purgatory.purge.interval.requests",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "kafka.metrics.reporters",
+        "kafka.metrics.polling.interval.secs",
+        "broker.id.generation.enable",
+        "reserved.broker.max.id",
+    }
+)
+
+
+def load(
+    path: str | Path, overrides: Mapping[str, str] | None = None
+) -> tuple[BrokerConfig, list[str]]:
+    """Read a server.properties file, apply overrides, and check everything.
+
+    Return the settings and the names of unknown keys. Raises ConfigError with a one-line reason.
+    """
+    values = {**properties.read_file(path), **(overrides or {})}
+    return from_values(values, os.environ)
+
+
+def from_values(
+    values: Mapping[str, str], environment: Mapping[str, str] = MappingProxyType({})
+) -> tuple[BrokerConfig, list[str]]:
+    """Read and check settings as `load` does, from a mapping of Kafka's keys to text.
+
+    `environment` has KAFKA_OPTS, which leads to the login to ZooKeeper.
+    """
+    if refused := security_settings.unsupported(values):
+        raise ConfigError(
+            f"these security settings are not supported; remove {', '.join(refused)}, "
+            "and let only trusted networks reach the broker"
+        )
+    fields = properties.read_fields(BrokerConfig, values)
+    for required, name in (("broker_id", "broker.id"), ("zookeeper_connect", "zookeeper.connect")):
+        if required not in fields:
+            raise ConfigError(f'Missing required configuration "{name}" which has no default value')
+    if {"inter_broker_listener_name", "security_inter_broker_protocol"} <= fields.keys():
+        raise ConfigError(
+            "Only one of inter.broker.listener.name and security.inter.broker.protocol "
+            "should be set."
+        )
+    if "security_inter_broker_protocol" in fields:
+        fields["inter_broker_listener_name"] = fields["security_inter_broker_protocol"]
+    config = dataclasses.replace(
+        _with_endpoints(BrokerConfig(**fields), values),
+        zookeeper_security=zookeeper_settings.read(values, environment),
+    )
+    if not config.log_dirs:
+        raise ConfigError("At least one log directory must be defined via log.dirs or log.dir")
+    if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:
+        raise ConfigError(
+            "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
+        )
+    if not config.max_connections_per_ip and not config.max_connections_per_ip_overrides:
+        raise ConfigError(
+            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides "
+            "property is set."
+        )
+    check_compaction_lags(
+        "log.cleaner.",
+        config.log_cleaner_min_compaction_lag_ms,
+        config.log_cleaner_max_compaction_lag_ms,
+    )
+    return config, unknown_keys(values)
+
+
+def unknown_keys(names: Iterable[str]) -> list[str]:
+    """Return the names, sorted, that are no settings of Kafka 2.8 or of this broker."""
+    known = properties.known_names(BrokerConfig) | INERT_KEYS
+    return sorted(
+        name
+        for name in set(names) - known
+        if not security_settings.is_security_setting(name) and not _OF_LISTENER.fullmatch(name)
+    )
+
+
+def _with_endpoints(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
+    found, advertised = listeners.endpoints(
+        config.listeners_text,
+        config.advertised_listeners_text,
+        config.listener_protocols,
+        config.inter_broker_listener_name,
+    )
+    security = listener_settings.read(values, found, config.inter_broker_listener_name)
+    rates = {
+        one.name: properties.parsed(values, name, "", integer(0, INT_MAX))
+        for one in found
+        if (name := f"listener.name.{one.name.lower()}.{CREATION_RATE}") in values
+    }
+    return dataclasses.replace(
+        config,
+        listeners=found,
+        advertised_listeners=advertised,
+        listener_creation_rates=rates,
+        security=security,
+    )
