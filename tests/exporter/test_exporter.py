@@ -31,7 +31,7 @@ from odradek_operator.exporter import __main__ as command
 from odradek_operator.exporter.lags import VERDICTS
 from odradek_operator.exporter.rounds import Exporter, Filter, Options
 from odradek_operator.shared import zookeeper
-from odradek_operator.shared.spec import compile_re2
+from odradek_operator.shared.topic_patterns import compile_re2
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET, await_leaders, create_topic, make_topic, produce_all
 from tests.support.ports import free_port

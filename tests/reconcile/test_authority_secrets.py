@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from odradek_operator.cluster import reconcile
-from odradek_operator.shared import certificates, cluster_secrets, spec
+from odradek_operator.shared import certificates, cluster_secrets, cluster_spec
 from odradek_operator.shared.certificates import Pair
 from odradek_operator.user import secret_step, user_spec
 from odradek_operator.user.secret_step import SecretPlan
@@ -211,5 +211,5 @@ def test_user_gets_a_certificate_by_the_authority_that_signs(own: bool) -> None:
 
 
 def test_spec_without_these_fields_has_the_defaults() -> None:
-    wanted = spec.parse_cluster(cluster())
+    wanted = cluster_spec.parse_cluster(cluster())
     assert (wanted.cluster_ca.validity_days, wanted.cluster_ca.renewal_days) == (3650, 60)

@@ -17,7 +17,7 @@ from odradek_operator.cluster.objects import Budget
 from odradek_operator.cluster.rollout import BrokerPod, ClusterView
 from odradek_operator.reassignment import placement
 from odradek_operator.reassignment.placement import PlanError, Seen
-from odradek_operator.shared import observe, spec
+from odradek_operator.shared import cluster_spec, observe, spec
 from odradek_operator.shared.broker_sets import BrokerSets, broker_id_of
 from odradek_operator.shared.listener_spec import ListenerSpec
 from odradek_operator.shared.views import Partitions
@@ -32,7 +32,9 @@ IN_SYNC = Partitions(0, 0, frozenset(SIX))
 NODES = {one: f"n{one % 100}" for one in SIX}
 
 
-def objects(wanted: spec.ClusterSpec, brokers: BrokerSets, *live: Any) -> dict[str, dict[str, Any]]:
+def objects(
+    wanted: cluster_spec.ClusterSpec, brokers: BrokerSets, *live: Any
+) -> dict[str, dict[str, Any]]:
     made = cluster_objects.desired_objects(
         META, wanted, "b:1", "Always", (), {}, live or (None,), brokers, Budget(1)
     )
@@ -149,7 +151,7 @@ def test_services_of_exposed_listeners_lead_to_the_port_of_each_set() -> None:
     ]
     body = resource("KafkaCluster", "main", zookeeper={"connect": "zk:2181"}, listeners=listeners)
     body["spec"]["brokers"] = {"replicas": 4, "perNode": 2}
-    wanted = spec.parse_cluster(body)
+    wanted = cluster_spec.parse_cluster(body)
     (exposed,) = wanted.exposed
     found = exposed_services.desired(META, exposed, wanted.brokers)
     assert [one["metadata"]["name"].removeprefix("main-external-") for one in found] == [
@@ -335,9 +337,9 @@ def test_more_per_node_without_more_replicas_says_that_these_were_meant() -> Non
 
 def test_settings_ask_for_no_more_replicas_than_there_are_nodes_for_certain() -> None:
     config = {"default.replication.factor": "4", "min.insync.replicas": "2"}
-    spec.check_fits(cluster(replicas=6, config=config))
+    cluster_spec.check_fits(cluster(replicas=6, config=config))
     with pytest.raises(spec.InvalidSpec, match="factor 4 is larger than 3, the number of nodes"):
-        spec.check_fits(cluster(replicas=6, perNode=2, config=config))
+        cluster_spec.check_fits(cluster(replicas=6, perNode=2, config=config))
     assert cluster(replicas=5, perNode=2).lacks_coordinators is False
     assert cluster(replicas=4, perNode=2).lacks_coordinators is True
 

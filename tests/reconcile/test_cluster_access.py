@@ -16,7 +16,7 @@ from odradek_operator.shared import cluster_access
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess
-from odradek_operator.shared.spec import parse_cluster
+from odradek_operator.shared.cluster_spec import parse_cluster
 from odradek_spark import cluster_conf
 from odradek_spark import config as job_config
 from tests.reconcile import test_objects

@@ -11,7 +11,7 @@ from odradek.zk import znodes
 from odradek_operator.cluster import rollout
 from odradek_operator.cluster.objects import Budget
 from odradek_operator.cluster.rollout import BrokerPod, ClusterView
-from odradek_operator.shared import observe, spec
+from odradek_operator.shared import cluster_spec, connect_strings, observe, spec
 from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import Partitions
@@ -59,7 +59,7 @@ def test_a_rollout_that_waits_for_replicas_says_so() -> None:
     for under in (0, 1):
         partitions = Partitions(under, 0, frozenset())
         pods = view(*map(broker, range(3)), partitions=partitions)
-        _, reconciling, *_ = rollout.judge(spec.parse_cluster(body), pods, BrokerSets((3,)))
+        _, reconciling, *_ = rollout.judge(cluster_spec.parse_cluster(body), pods, BrokerSets((3,)))
         assert (reconciling.type, reconciling.reason) == ("Reconciling", "BrokersRolling")
         told[under] = "in sync" in reconciling.message
     assert told == {0: False, 1: True}
@@ -137,7 +137,7 @@ def test_kafka_brokers_in_the_same_znodes_are_shown_and_hold_nothing_up() -> Non
         {"metadata": {"name": f"main-broker-{one}", **labels}, "spec": {}, "status": ready}
         for one in range(2)
     ]
-    meta, wanted = spec.parse_meta(body), spec.parse_cluster(body)
+    meta, wanted = spec.parse_meta(body), cluster_spec.parse_cluster(body)
     addresses = {0: "h:9092", 1: "h:9093", 1001: "kafka:9092"}
     mixed = view(*rollout.view_brokers(meta, pods, addresses, BrokerSets((2,))), controller=1001)
     chosen = rollout.next_to_roll(mixed)
@@ -157,7 +157,7 @@ def test_what_blocks_fewer_brokers_is_told_in_the_order_in_which_it_is_undone() 
     config = {"default.replication.factor": "3"}
     body = resource("KafkaCluster", "c", zookeeper={"connect": "zk:2181"})
     body["spec"]["brokers"] = {"replicas": 2, "config": config}
-    wanted = spec.parse_cluster(body)
+    wanted = cluster_spec.parse_cluster(body)
     full = view(*map(broker, range(3)), partitions=replace(HEALTHY, widest=(3, "views")))
     ready = rollout.judge(wanted, full, BrokerSets((3,)))[0]
     assert (ready.status, ready.reason) == (False, "ScaleDownBlocked")
@@ -168,14 +168,14 @@ def test_what_blocks_fewer_brokers_is_told_in_the_order_in_which_it_is_undone() 
         "apply a Reassignment with mode RemoveBrokers, brokers [2]"
     )
     with pytest.raises(spec.InvalidSpec):
-        spec.check_fits(wanted)
+        cluster_spec.check_fits(wanted)
 
 
-def cluster_of(replicas: int, **config: str) -> spec.ClusterSpec:
+def cluster_of(replicas: int, **config: str) -> cluster_spec.ClusterSpec:
     body = resource("KafkaCluster", "c", zookeeper={"connect": "zk:2181"})
     named = {name.replace("_", "."): text for name, text in config.items()}
     body["spec"]["brokers"] = {"replicas": replicas, "config": named}
-    return spec.parse_cluster(body)
+    return cluster_spec.parse_cluster(body)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +190,9 @@ def cluster_of(replicas: int, **config: str) -> spec.ClusterSpec:
 )
 def test_settings_that_ask_for_more_replicas_than_there_are_brokers_are_refused(name: str) -> None:
     with pytest.raises(spec.InvalidSpec, match=name.replace("_", ".") + " 3 is larger"):
-        spec.check_fits(cluster_of(2, **{name: "3"}))
-    spec.check_fits(cluster_of(3, **{name: "3"}))
-    spec.check_fits(cluster_of(2, **{name: "3"}), strangers=1)
+        cluster_spec.check_fits(cluster_of(2, **{name: "3"}))
+    cluster_spec.check_fits(cluster_of(3, **{name: "3"}))
+    cluster_spec.check_fits(cluster_of(2, **{name: "3"}), strangers=1)
 
 
 OFFSETS_LOWERED = {"offsets_topic_replication_factor": "1"}
@@ -202,7 +202,7 @@ TRANSACTIONS_LOWERED = {
 }
 
 
-def warning(wanted: spec.ClusterSpec) -> Condition:
+def warning(wanted: cluster_spec.ClusterSpec) -> Condition:
     *_, found = rollout.judge(wanted, view(broker(0, NEW)), BrokerSets((1,)))
     assert found.type == "ConfigWarning"
     return found
@@ -210,8 +210,8 @@ def warning(wanted: spec.ClusterSpec) -> Condition:
 
 def test_users_learn_that_few_brokers_cannot_keep_the_offsets_of_groups() -> None:
     settings, _ = config_loading.from_values({"broker.id": "0", "zookeeper.connect": "zk:2181"})
-    assert settings.offsets_topic_replication_factor == spec.DEFAULT_OFFSETS_FACTOR
-    spec.check_fits(cluster_of(1))
+    assert settings.offsets_topic_replication_factor == cluster_spec.DEFAULT_OFFSETS_FACTOR
+    cluster_spec.check_fits(cluster_of(1))
     found = warning(cluster_of(1, **TRANSACTIONS_LOWERED))
     assert (found.status, found.reason) == (True, "TooFewBrokers")
     assert warning(cluster_of(3)).reason == "NoWarnings"
@@ -219,18 +219,21 @@ def test_users_learn_that_few_brokers_cannot_keep_the_offsets_of_groups() -> Non
     both = warning(cluster_of(1, unheard_of="1"))
     assert both.reason == "UnknownKeys"
     assert "unheard.of" in both.message
-    assert spec.OFFSETS_FACTOR in both.message
+    assert cluster_spec.OFFSETS_FACTOR in both.message
 
 
 def test_users_learn_that_few_brokers_cannot_keep_transactions() -> None:
     settings, _ = config_loading.from_values({"broker.id": "0", "zookeeper.connect": "zk:2181"})
-    factor, min_isr = spec.DEFAULT_TRANSACTIONS_FACTOR, spec.DEFAULT_TRANSACTIONS_MIN_ISR
+    factor, min_isr = (
+        cluster_spec.DEFAULT_TRANSACTIONS_FACTOR,
+        cluster_spec.DEFAULT_TRANSACTIONS_MIN_ISR,
+    )
     assert settings.transaction_state_log_replication_factor == factor
     assert settings.transaction_state_log_min_isr == min_isr
     for lowered in ({}, {"transaction_state_log_replication_factor": "1"}):
         found = warning(cluster_of(1, **OFFSETS_LOWERED, **lowered))
         assert (found.status, found.reason) == (True, "TooFewBrokers")
-        assert spec.TRANSACTIONS_MIN_ISR in found.message
+        assert cluster_spec.TRANSACTIONS_MIN_ISR in found.message
     assert not cluster_of(2, transaction_state_log_replication_factor="2").lacks_transactions
 
 
@@ -269,7 +272,7 @@ def test_a_topic_that_cannot_be_read_is_named_and_no_broker_goes() -> None:
     assert (seen.under_replicated, set(seen.holders)) == (1, {0})
     body = resource("KafkaCluster", "c", zookeeper={"connect": "zk:2181"}, brokers={"replicas": 1})
     ready, _, stalled, *_ = rollout.judge(
-        spec.parse_cluster(body), view(broker(0, NEW), partitions=seen), BrokerSets((1,))
+        cluster_spec.parse_cluster(body), view(broker(0, NEW), partitions=seen), BrokerSets((1,))
     )
     assert (ready.reason, stalled.status) == ("ZnodeUnreadable", True)
     assert "/brokers/topics/torn" in ready.message
@@ -327,5 +330,5 @@ def test_clusters_share_znodes_however_they_name_them(
 ) -> None:
     first = resource("KafkaCluster", "c", namespace="a", zookeeper=one)
     second = resource("KafkaCluster", "c", namespace="b", zookeeper=other)
-    assert spec.share_znodes(first, second) is shared
-    assert spec.share_znodes(second, first) is shared
+    assert connect_strings.share_znodes(first, second) is shared
+    assert connect_strings.share_znodes(second, first) is shared

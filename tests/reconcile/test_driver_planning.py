@@ -9,16 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek_operator.group import driver as drivers
-from odradek_operator.group import schedule
+from odradek_operator.group import group_spec, schedule
 from odradek_operator.group.driver import Action, RestartState
-from odradek_operator.shared import spec
 from odradek_operator.shared.job_spec import JobSpec
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 def task(**fields: Any) -> JobSpec:
-    parsed = spec.parse_group(
+    parsed = group_spec.parse_group(
         {
             "kind": "ConsumerGroup",
             "metadata": {"name": "g"},

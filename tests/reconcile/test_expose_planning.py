@@ -24,7 +24,7 @@ from odradek_operator.cluster.exposed_addresses import Endpoint, Line, Reachable
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.own_secrets import NotPreparedError
 from odradek_operator.cluster.secured import PreparedListeners
-from odradek_operator.shared import expose_spec, listener_spec, spec, status
+from odradek_operator.shared import cluster_spec, expose_spec, listener_spec, spec, status
 from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.objects import digest
@@ -302,7 +302,7 @@ def test_ports_that_cannot_be_are_refused(expose_field: dict[str, Any], why: str
         },
     }
     with pytest.raises(spec.InvalidSpec, match=why) as refused:
-        spec.parse_cluster(body)
+        cluster_spec.parse_cluster(body)
     assert refused.value.reason == "InvalidExpose"
     (read,) = expose_spec.parse(body["spec"])
     assert read.kafka_name == "EXTERNAL"
@@ -341,7 +341,7 @@ def test_nodes_that_may_not_be_listed_are_told_unless_nobody_needs_them() -> Non
     }
     pending = {}
     for body in (exposing(), exposing(advertisedHostTemplate="b{nodeId}.example")):
-        wanted, meta = spec.parse_cluster(body), spec.parse_meta(body)
+        wanted, meta = cluster_spec.parse_cluster(body), spec.parse_meta(body)
         kube = MemoryKube(body, pod, forbidden=frozenset({"Node"}))
         plan = listener_plan.wanted_plan(wanted)
         found = expose.reconcile(context(kube), body, meta, wanted, plan, BrokerSets((1,)))
@@ -353,7 +353,7 @@ def test_nodes_that_may_not_be_listed_are_told_unless_nobody_needs_them() -> Non
 
 def test_what_brokers_use_among_themselves_is_never_exposed() -> None:
     body = exposing()
-    wanted, meta = spec.parse_cluster(body), spec.parse_meta(body)
+    wanted, meta = cluster_spec.parse_cluster(body), spec.parse_meta(body)
     kube = MemoryKube(body)
     switched = replace(listener_plan.wanted_plan(wanted), former="external")
     for plan, served in ((switched, []), (switched.settled(), ["external"])):
@@ -365,7 +365,7 @@ def test_what_brokers_use_among_themselves_is_never_exposed() -> None:
 
 def test_a_running_broker_keeps_the_template_that_it_comes_back_with() -> None:
     setup = ListenerSetup(
-        listener_plan.wanted_plan(spec.parse_cluster(exposing())), "c", frozenset(), ()
+        listener_plan.wanted_plan(cluster_spec.parse_cluster(exposing())), "c", frozenset(), ()
     )
     found = Exposed((BALANCED,), (BALANCED,), Reachable(pending=("Service x has none",)))
     running = {BrokerId(0): registration(INTERNAL=Endpoint("a", 9093))}

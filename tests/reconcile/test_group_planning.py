@@ -12,18 +12,21 @@ from odradek.zk import znodes
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from odradek_operator.group import conditions as group_conditions
 from odradek_operator.group import driver as drivers
+from odradek_operator.group import group_spec
 from odradek_operator.group.conditions import JobView
 from odradek_operator.group.driver import Action, DriverDecision, RestartState
 from odradek_operator.group.observe import find_leaders
 from odradek_operator.group.znodes import ObservedGroup
-from odradek_operator.shared import spec, status
+from odradek_operator.shared import spec, status, topic_patterns
 from odradek_operator.shared.zookeeper import Znode
 
 
-def group(job: dict[str, Any] | None = None, slo: dict[str, int] | None = None) -> spec.GroupSpec:
+def group(
+    job: dict[str, Any] | None = None, slo: dict[str, int] | None = None
+) -> group_spec.GroupSpec:
     body = {"kind": "ConsumerGroup", "metadata": {"name": "g"}}
     wanted = {"clusterRef": {"name": "c"}, "slo": slo or {}, **({"job": job} if job else {})}
-    return spec.parse_group({**body, "spec": wanted})
+    return group_spec.parse_group({**body, "spec": wanted})
 
 
 @pytest.mark.parametrize(
@@ -292,7 +295,7 @@ def test_group_without_znodes_is_absent_and_one_without_members_empty() -> None:
 
 
 def test_pattern_that_would_occupy_a_backtracking_engine_for_ever_is_matched_at_once() -> None:
-    pattern = spec.compile_pattern("(a+)+b")
+    pattern = topic_patterns.compile_pattern("(a+)+b")
     assert pattern.fullmatch("a" * 248 + "b")
     assert not pattern.fullmatch("a" * 249)
 
@@ -300,17 +303,17 @@ def test_pattern_that_would_occupy_a_backtracking_engine_for_ever_is_matched_at_
 @pytest.mark.parametrize("pattern", ["(", "(?!a)b", "(a)\\1", "a{1001}", "(" * 2000 + ")" * 1999])
 def test_pattern_that_is_none_is_refused(pattern: str) -> None:
     with pytest.raises(spec.InvalidSpec) as caught:
-        spec.compile_pattern(pattern)
+        topic_patterns.compile_pattern(pattern)
     assert caught.value.reason == "InvalidTopicPattern"
 
 
 def test_pattern_of_a_job_holds_no_comma_which_its_group_would_take_for_or() -> None:
     body: dict[str, Any] = {"kind": "ConsumerGroup", "metadata": {"name": "g"}}
     body["spec"] = {"clusterRef": {"name": "c"}, "topicPattern": "app-[0-9]{1,3}"}
-    assert spec.parse_group(body).topic_pattern == "app-[0-9]{1,3}"
+    assert group_spec.parse_group(body).topic_pattern == "app-[0-9]{1,3}"
     body["spec"]["job"] = {"sink": {"console": {}}}
     with pytest.raises(spec.InvalidSpec, match="cannot hold a comma") as caught:
-        spec.parse_group(body)
+        group_spec.parse_group(body)
     assert caught.value.reason == "InvalidTopicPattern"
 
 
@@ -344,5 +347,5 @@ def test_pattern_of_a_group_leaves_internal_topics_out() -> None:
 
 
 def test_whole_names_are_matched() -> None:
-    pattern = spec.compile_pattern("views-(eu|us)")
+    pattern = topic_patterns.compile_pattern("views-(eu|us)")
     assert [bool(pattern.fullmatch(one)) for one in ("views-eu", "views-eu-old")] == [True, False]

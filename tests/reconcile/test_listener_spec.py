@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from odradek_operator.shared import listener_spec, spec
+from odradek_operator.shared import cluster_spec, listener_spec, spec
 from odradek_operator.shared.listener_spec import AuthorizationSpec, IssuerRef, ListenerSpec
 
 
-def parse(config: dict[str, str] | None = None, **wanted: Any) -> spec.ClusterSpec:
-    return spec.parse_cluster(
+def parse(config: dict[str, str] | None = None, **wanted: Any) -> cluster_spec.ClusterSpec:
+    return cluster_spec.parse_cluster(
         {
             "kind": "KafkaCluster",
             "metadata": {"name": "main"},

@@ -12,11 +12,11 @@ from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster import settings
 from odradek_operator.cluster.objects import Budget
 from odradek_operator.group import driver as group_driver
-from odradek_operator.group import driver_objects
+from odradek_operator.group import driver_objects, group_spec
 from odradek_operator.group.driver_objects import Addresses
 from odradek_operator.group.report import read_report
 from odradek_operator.runtime import read_settings
-from odradek_operator.shared import kube, spec
+from odradek_operator.shared import cluster_spec, kube, spec
 from odradek_operator.shared.apply import Platform
 from odradek_operator.shared.job_spec import JobSpec
 
@@ -34,8 +34,8 @@ META = spec.parse_meta(
 )
 
 
-def cluster(**brokers: Any) -> spec.ClusterSpec:
-    return spec.parse_cluster(
+def cluster(**brokers: Any) -> cluster_spec.ClusterSpec:
+    return cluster_spec.parse_cluster(
         {
             "kind": "KafkaCluster",
             "metadata": {"name": "main"},
@@ -47,8 +47,8 @@ def cluster(**brokers: Any) -> spec.ClusterSpec:
     )
 
 
-def group(**job: Any) -> spec.GroupSpec:
-    return spec.parse_group(
+def group(**job: Any) -> group_spec.GroupSpec:
+    return group_spec.parse_group(
         {
             "kind": "ConsumerGroup",
             "metadata": {"name": "g"},
@@ -72,7 +72,7 @@ def test_broker_reads_back_every_value_of_server_properties() -> None:
     assert unknown == ["spaced", "unheard.of"]
 
 
-@pytest.mark.parametrize("key", sorted(spec.OPERATOR_OWNED_KEYS))
+@pytest.mark.parametrize("key", sorted(cluster_spec.OPERATOR_OWNED_KEYS))
 def test_keys_of_the_operator_are_refused(key: str) -> None:
     with pytest.raises(spec.InvalidSpec) as refused:
         cluster(config={key: "1"})
@@ -122,7 +122,7 @@ def test_no_setting_can_smuggle_another_one(name: str, text: str) -> None:
 
 def desired(
     kind: str,
-    wanted: spec.ClusterSpec,
+    wanted: cluster_spec.ClusterSpec,
     live: Any = None,
     *,
     pull_secrets: tuple[str, ...] = (),
@@ -142,7 +142,7 @@ def desired(
     return next(one for one in objects if one["kind"] == kind)
 
 
-def stateful_set(wanted: spec.ClusterSpec, live: Any = None) -> dict[str, Any]:
+def stateful_set(wanted: cluster_spec.ClusterSpec, live: Any = None) -> dict[str, Any]:
     return desired("StatefulSet", wanted, live)
 
 
@@ -337,7 +337,7 @@ def test_claim_that_many_nodes_can_have_leaves_executors_where_there_is_room() -
         assert json.loads(text)["claimName"] == "main-data"
 
 
-def mark(wanted: spec.GroupSpec, bootstrap: str = "h:1") -> str:
+def mark(wanted: group_spec.GroupSpec, bootstrap: str = "h:1") -> str:
     assert wanted.job is not None
     addresses = Addresses(bootstrap, "zk:2/a")
     text = driver_objects.job_file(META, wanted, wanted.job, PLATFORM, addresses)

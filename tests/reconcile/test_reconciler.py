@@ -14,8 +14,9 @@ from odradek_operator.group import reconcile as group_reconcile
 from odradek_operator.loop.reconciler import WRITERS, Reconciler
 from odradek_operator.loop.workqueue import WorkQueues
 from odradek_operator.shared import metrics, zookeeper, zookeeper_login
+from odradek_operator.shared.connect_strings import qualified
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.spec import FINALIZER, Body, ClusterKey, qualified
+from odradek_operator.shared.spec import FINALIZER, Body, ClusterKey
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import KIND_ORDER, ResourceKey, ResourceStore, key_of
 from odradek_operator.shared.zookeeper_login import ClientFiles

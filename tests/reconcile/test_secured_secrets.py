@@ -15,7 +15,7 @@ from odradek_operator.cluster import reconcile, secured
 from odradek_operator.cluster.listener_plan import ListenerStep, wanted_plan
 from odradek_operator.cluster.own_secrets import NotPreparedError
 from odradek_operator.cluster.secured import OutsideHosts
-from odradek_operator.shared import certificates, spec
+from odradek_operator.shared import certificates, cluster_spec, spec
 from tests.reconcile.test_reconciler import cluster, resource
 from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
 
@@ -52,7 +52,7 @@ def prepare(
 ) -> MemoryKube:
     kube = MemoryKube(body, *others)
     pool = MemoryPool({"zk:2181": zookeeper or MemoryZooKeeper()})
-    wanted = spec.parse_cluster(body)
+    wanted = cluster_spec.parse_cluster(body)
     step = ListenerStep(wanted_plan(wanted))
     effects = context(kube, pool, now=lambda: NOW)
     reconcile._prepare(effects, body, spec.parse_meta(body), wanted, step, OutsideHosts())

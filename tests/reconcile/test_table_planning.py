@@ -8,7 +8,7 @@ import pytest
 
 from odradek_operator.group.report import read_report
 from odradek_operator.shared import spec
-from odradek_operator.topic import table
+from odradek_operator.topic import table, topic_spec
 from odradek_operator.topic.table import TableContext, TablePlan
 
 URL = "s3a://lake/orders"
@@ -32,7 +32,7 @@ def plan(body: dict[str, Any], *others: dict[str, Any], **known: Any) -> TablePl
     """Plan a Topic beside ConsumerGroups and other Topics."""
     topics = tuple(one for one in (body, *others) if one["kind"] == "Topic")
     groups = {one["metadata"]["name"]: one for one in others if one["kind"] == "ConsumerGroup"}
-    meta, wanted = spec.parse_meta(body), spec.parse_topic(body)
+    meta, wanted = spec.parse_meta(body), topic_spec.parse_topic(body)
     return table.plan(
         meta,
         wanted,

@@ -18,7 +18,7 @@ from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.spec import FINALIZER
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
 from odradek_operator.shared.zookeeper import ZooKeeper
-from odradek_operator.topic import drift
+from odradek_operator.topic import drift, topic_spec
 from odradek_operator.topic import plan as topic_plan
 from odradek_operator.topic import reconcile as topic_reconcile
 from odradek_operator.topic.state import (
@@ -66,7 +66,7 @@ def plan(
     known: int | None = None,
     moves: tuple[OwnMove, ...] = (),
 ) -> TopicPlan:
-    meta, wanted = spec.parse_meta(resource), spec.parse_topic(resource)
+    meta, wanted = spec.parse_meta(resource), topic_spec.parse_topic(resource)
     if meta.deleting:
         return topic_plan.plan_deletion(meta, wanted, view, cluster, known, None, False, NOW)
     return topic_plan.plan(meta, wanted, view, cluster, known, None, Random(1), moves)
@@ -146,7 +146,7 @@ def test_a_pause_is_told_whatever_else_there_is_to_say(why: str, of_cluster: boo
     )
     resource = body(paused=not of_cluster)
     planned = plan(resource, TopicView(), cluster)
-    done = topic_plan.with_pause(planned, spec.parse_topic(resource), cluster)
+    done = topic_plan.with_pause(planned, topic_spec.parse_topic(resource), cluster)
     assert reason(done) == why
     assert {one.type: one.status for one in done.conditions}["Paused"] is True
 
@@ -323,7 +323,7 @@ def test_drift_fits_into_the_status_whatever_others_wrote() -> None:
     have = {f"{number:03}{'k' * 300}": "v" * 5000 for number in range(schema["maxItems"] + 1)}
     view = existing(1, config=have)
     assert view.assignment is not None
-    found = drift.find(spec.parse_topic(body()), view, view.assignment)
+    found = drift.find(topic_spec.parse_topic(body()), view, view.assignment)
     assert len(found) == schema["maxItems"]
     for name, limit in schema["items"]["properties"].items():
         assert max(len(one[name]) for one in found) <= limit["maxLength"]
@@ -396,7 +396,7 @@ def test_deletion_that_had_to_wait_still_deletes_its_own_topic(cluster: ClusterS
 
 def test_conflict_with_an_older_resource_does_not_forget_the_topic() -> None:
     resource = body()
-    meta, wanted = spec.parse_meta(resource), spec.parse_topic(resource)
+    meta, wanted = spec.parse_meta(resource), topic_spec.parse_topic(resource)
     done = topic_plan.plan(meta, wanted, existing(1), CLUSTER, 77, "older", Random(1))
     assert (reason(done), done.fields["incarnation"]) == ("ResourceConflict", 77)
 
@@ -407,7 +407,7 @@ def test_conflict_with_an_older_resource_does_not_forget_the_topic() -> None:
 def test_topic_is_deleted_even_if_its_spec_became_invalid(fields: dict[str, Any]) -> None:
     resource = body(True, True, deletionPolicy="Delete", **fields)
     with pytest.raises(spec.InvalidSpec):
-        spec.parse_topic(resource)
+        topic_spec.parse_topic(resource)
     kube, zookeeper = MemoryKube(resource), MemoryZooKeeper()
     resource["status"] = {"incarnation": 77}
     client = cast("ZooKeeper", zookeeper)
@@ -426,7 +426,7 @@ def test_invalid_spec_does_not_forget_the_topic() -> None:
 
 def test_terminating_namespace_is_held_for_a_bounded_time_only() -> None:
     resource = body(True, True, deletionPolicy="Delete")
-    meta, wanted = spec.parse_meta(resource), spec.parse_topic(resource)
+    meta, wanted = spec.parse_meta(resource), topic_spec.parse_topic(resource)
     away = replace(CLUSTER, reachable=False)
     late = NOW + spec.TERMINATING_TIMEOUT + timedelta(seconds=1)
     early = topic_plan.plan_deletion(meta, wanted, TopicView(), away, 77, None, True, NOW)
@@ -441,7 +441,7 @@ def test_terminating_namespace_is_held_for_a_bounded_time_only() -> None:
 )
 def test_assignments_with_holes_or_mixed_sizes_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(spec.InvalidSpec):
-        spec.parse_topic(body(**fields))
+        topic_spec.parse_topic(body(**fields))
 
 
 configs = st.dictionaries(

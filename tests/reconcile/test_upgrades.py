@@ -18,15 +18,15 @@ from odradek_operator.cluster.rollout import BrokerPod, ClusterView
 from odradek_operator.cluster.upgrades import WaitingUpgrade
 from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
 from odradek_operator.cluster.zookeeper_plan import ZooKeeperPlan
-from odradek_operator.shared import spec
+from odradek_operator.shared import cluster_spec
 from odradek_operator.shared.broker_sets import BrokerSets
+from odradek_operator.shared.cluster_spec import ClusterSpec, RolloutSpec
 from odradek_operator.shared.objects import digest
-from odradek_operator.shared.spec import ClusterSpec, RolloutSpec
 from odradek_operator.shared.views import Partitions
 from tests.reconcile.test_objects import META
 
 OURS, NEWER, OWN = "registry.test/broker:1", "registry.test/broker:2", "registry.test/own:7"
-PLAIN = spec.parse_cluster(
+PLAIN = cluster_spec.parse_cluster(
     {
         "metadata": {"name": "main"},
         "spec": {"zookeeper": {"connect": "zk:2181"}, "brokers": {"replicas": 3}},
@@ -35,7 +35,7 @@ PLAIN = spec.parse_cluster(
 PINNED = replace(PLAIN, image=OWN)
 ASKING = replace(PLAIN, rollout=RolloutSpec(on_request=True))
 LISTENERS = listener_plan.wanted_plan(
-    spec.parse_cluster(
+    cluster_spec.parse_cluster(
         {
             "metadata": {"name": "main"},
             "spec": {
@@ -266,7 +266,7 @@ OTHERS: dict[str, Any] = {
 # These change no template, or by the listeners and the login alone.
 ELSEWHERE = {
     "replicas": 6,
-    "storage": spec.Storage("20Gi", None, True),
+    "storage": cluster_spec.Storage("20Gi", None, True),
     "default_partitions": 7,
     "default_replication_factor": 3,
     "unknown_keys": ("a",),
@@ -277,8 +277,8 @@ ELSEWHERE = {
     "console": None,
     "exposed": (),
     "zookeeper_authentication": None,
-    "cluster_ca": spec.AuthoritySpec(99),
-    "clients_ca": spec.AuthoritySpec(99),
+    "cluster_ca": cluster_spec.AuthoritySpec(99),
+    "clients_ca": cluster_spec.AuthoritySpec(99),
 }
 
 

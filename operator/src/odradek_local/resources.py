@@ -18,8 +18,13 @@ import yaml
 
 from odradek_local import schema
 from odradek_local.errors import LocalError
-from odradek_operator.shared import spec
-from odradek_operator.shared.spec import ClusterSpec, GroupSpec, InvalidSpec, TopicSpec
+from odradek_operator.group import group_spec
+from odradek_operator.group.group_spec import GroupSpec
+from odradek_operator.shared import cluster_spec, spec
+from odradek_operator.shared.cluster_spec import ClusterSpec
+from odradek_operator.shared.spec import InvalidSpec
+from odradek_operator.topic import topic_spec
+from odradek_operator.topic.topic_spec import TopicSpec
 from odradek_spark.datagen.quickstarts import QUICKSTARTS
 
 # The annotation of a Topic that is filled with the records of a quickstart of `odradek datagen`.
@@ -223,7 +228,7 @@ def _resources(documents: list[tuple[str, Any]]) -> LocalResources:
                     raise LocalError(f"{where}: topic {topic.spec.topic} is there twice")
                 topics[topic.spec.topic] = topic
             else:
-                group = LocalGroup(name, spec.parse_group(body), body["spec"].get("job"))
+                group = LocalGroup(name, group_spec.parse_group(body), body["spec"].get("job"))
                 if group.spec.group in groups:
                     raise LocalError(f"{where}: group {group.spec.group} is there twice")
                 groups[group.spec.group] = group
@@ -299,7 +304,7 @@ def _topic(where: str, name: str, body: spec.Body) -> LocalTopic:
     if datagen is not None and datagen not in QUICKSTARTS:
         known = ", ".join(QUICKSTARTS)
         raise LocalError(f"{where}: {DATAGEN} {datagen!r} is not one of {known}")
-    return LocalTopic(name, spec.parse_topic(body), datagen)
+    return LocalTopic(name, topic_spec.parse_topic(body), datagen)
 
 
 def _the_cluster(found: list[tuple[str, spec.Body]]) -> tuple[str, ClusterSpec]:
@@ -309,8 +314,8 @@ def _the_cluster(found: list[tuple[str, spec.Body]]) -> tuple[str, ClusterSpec]:
     where, body = found[0]
     try:
         # All brokers are on this machine, whatever perNode says.
-        cluster = replace(spec.parse_cluster(body), per_node=1)
-        spec.check_fits(cluster)
+        cluster = replace(cluster_spec.parse_cluster(body), per_node=1)
+        cluster_spec.check_fits(cluster)
     except InvalidSpec as error:
         raise LocalError(f"{where}: {error}") from error
     return str(body["metadata"]["name"]), cluster

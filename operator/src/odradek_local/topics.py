@@ -18,7 +18,8 @@ from confluent_kafka.admin import (
 )
 
 from odradek_local.errors import LocalError
-from odradek_operator.shared.spec import ClusterSpec, TopicSpec
+from odradek_operator.shared.cluster_spec import ClusterSpec
+from odradek_operator.topic.topic_spec import TopicSpec
 
 _ANSWER_S: Final = 5.0
 # Brokers that have just come up may not take them yet.

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.objects import digest
-from odradek_operator.shared.spec import ClusterSpec
 
 # Annotation of StatefulSets.
 SPEC_HASH: Final = "odradek.io/spec-hash"

@@ -23,7 +23,7 @@ from odradek_operator.shared.authorities import (
     AuthorityState,
 )
 from odradek_operator.shared.certificates import Pair, UnusableError
-from odradek_operator.shared.spec import AuthoritySpec
+from odradek_operator.shared.cluster_spec import AuthoritySpec
 from odradek_operator.shared.status import Condition, Event
 
 CONDITION: Final = "CertificateAuthorities"

@@ -14,9 +14,10 @@ from odradek_operator.shared import apply, client_users, cluster_access, kube, z
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.cluster_secrets import CONSOLE_USER
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.console_spec import ConsoleSpec
 from odradek_operator.shared.objects import Object, belongs_to
-from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
+from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Condition
 
 CONDITION: Final = "Console"

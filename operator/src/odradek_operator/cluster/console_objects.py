@@ -12,9 +12,10 @@ from odradek_operator.cluster import deployments
 from odradek_operator.cluster.objects import service_name
 from odradek_operator.shared import cluster_access, listener_spec
 from odradek_operator.shared.apply import Platform, WorkloadSettings
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.console_spec import ConsoleSpec
 from odradek_operator.shared.objects import Object, metadata
-from odradek_operator.shared.spec import GROUP, ClusterSpec, ResourceMeta
+from odradek_operator.shared.spec import GROUP, ResourceMeta
 
 PORT: Final = 9480
 HEALTH_PORT: Final = 9481

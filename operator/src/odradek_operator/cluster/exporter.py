@@ -17,8 +17,9 @@ from odradek_operator.shared import (
 from odradek_operator.shared.apply import ReconcileContext, WorkloadSettings
 from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.cluster_secrets import EXPORTER_USER
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.objects import belongs_to
-from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
+from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Condition
 
 CONDITION: Final = "LagExporter"

@@ -7,8 +7,9 @@ from typing import Final
 from odradek_operator.cluster import deployments
 from odradek_operator.shared import cluster_access, zookeeper_credentials
 from odradek_operator.shared.apply import Platform, WorkloadSettings
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.objects import Object, scrape_annotations
-from odradek_operator.shared.spec import ClusterSpec, ResourceMeta
+from odradek_operator.shared.spec import ResourceMeta
 
 METRICS_PORT: Final = 9308
 COMPONENT: Final = "lag-exporter"

@@ -24,10 +24,11 @@ from odradek_operator.cluster.secured import OutsideHosts, PreparedListeners
 from odradek_operator.shared import apply, kube, status
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.broker_sets import BrokerSets, broker_id_of
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import Object, belongs_to
-from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
+from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Condition
 
 PENDING: Final = "AddressPending"

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from odradek_operator.shared import cluster_secrets, listener_spec
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.listener_spec import (
     ANONYMOUS,
     NONE,
@@ -24,7 +25,6 @@ from odradek_operator.shared.listener_spec import (
     ListenerSpec,
     OauthSpec,
 )
-from odradek_operator.shared.spec import ClusterSpec
 
 ANNOTATION: Final = "odradek.io/listeners"
 

@@ -23,6 +23,7 @@ from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
 from odradek_operator.shared import pods
 from odradek_operator.shared.broker_sets import SET_SIZE, BrokerSets, set_name
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.objects import (
     CLUSTER_LABEL,
     MANAGED_BY,
@@ -34,7 +35,7 @@ from odradek_operator.shared.objects import (
     pod_security,
     scrape_annotations,
 )
-from odradek_operator.shared.spec import ClusterSpec, ResourceMeta
+from odradek_operator.shared.spec import ResourceMeta
 
 DATA_PATH: Final = "/var/lib/odradek"
 CONFIG_PATH: Final = "/etc/odradek"

@@ -14,8 +14,9 @@ from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
 from odradek_operator.shared import apply
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.broker_sets import BrokerSets
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
+from odradek_operator.shared.spec import Body, ResourceMeta
 
 log = logging.getLogger(__name__)
 

@@ -38,6 +38,7 @@ from odradek_operator.cluster.zookeeper_plan import CONDITION as ZOOKEEPER_SECUR
 from odradek_operator.shared import (
     apply,
     broker_sets,
+    cluster_spec,
     observe,
     spec,
     status,
@@ -47,9 +48,10 @@ from odradek_operator.shared import (
 )
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.broker_sets import BrokerSets
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import metadata
-from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
+from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import Partitions
 from odradek_operator.shared.zookeeper import RefusedError, UnreachableError
@@ -108,7 +110,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         # Children go by their owner references, claims by the StatefulSet's retention policy.
         return STEADY_SECONDS
     try:
-        wanted = spec.parse_cluster(body)
+        wanted = cluster_spec.parse_cluster(body)
     except spec.InvalidSpec as error:
         return _refuse(context, body, meta, error)
     if conflict is not None:
@@ -138,7 +140,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         if set(allowed) == set(wanted.brokers):
             # As long as a scale-down is blocked, users must see that first.
             own = {*wanted.brokers, *(current or ())}
-            spec.check_fits(wanted, sum(one not in own for one in znodes.addresses))
+            cluster_spec.check_fits(wanted, sum(one not in own for one in znodes.addresses))
         broker_steps.check_sets(allowed, current)
     except spec.InvalidSpec as error:
         return _refuse(context, body, meta, error)
@@ -308,7 +310,7 @@ def _refuse(
 
 def _seen_without(context: ReconcileContext, body: Body, meta: ResourceMeta) -> dict[str, Any]:
     """Return what is seen of the brokers of a cluster whose spec is invalid."""
-    wanted = spec.parse_cluster(spec.without_faults(body))
+    wanted = cluster_spec.parse_cluster(cluster_spec.without_faults(body))
     live_sets = _live_sets(context, meta, wanted)
     try:
         znodes = _read_znodes(context, body, wanted, fresh=False)

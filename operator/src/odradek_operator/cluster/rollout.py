@@ -20,16 +20,16 @@ from odradek_operator.cluster.listener_plan import ListenerPlan, ListenerStep
 from odradek_operator.cluster.objects import Budget
 from odradek_operator.shared import status
 from odradek_operator.shared.broker_sets import SET_SIZE, BrokerSets, broker_id_of
-from odradek_operator.shared.pods import image_of, is_ready, pending_reason
-from odradek_operator.shared.spec import (
+from odradek_operator.shared.cluster_spec import (
     DEFAULT_OFFSETS_FACTOR,
     DEFAULT_TRANSACTIONS_FACTOR,
     OFFSETS_FACTOR,
     TRANSACTIONS_FACTOR,
     TRANSACTIONS_MIN_ISR,
     ClusterSpec,
-    ResourceMeta,
 )
+from odradek_operator.shared.pods import image_of, is_ready, pending_reason
+from odradek_operator.shared.spec import ResourceMeta
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import Partitions
 

@@ -32,10 +32,11 @@ from odradek_operator.shared import (
 )
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.certificates import Pair, UnusableError
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.listener_spec import TLS, ListenerSpec
 from odradek_operator.shared.objects import metadata
-from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
+from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Event
 from odradek_operator.shared.zookeeper import ZooKeeper
 

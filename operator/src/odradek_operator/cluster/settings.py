@@ -18,7 +18,8 @@ from odradek.zk import admin, znodes
 from odradek.zk.operations import TransactionFailedError
 from odradek_operator.shared import apply, status_update, zookeeper_login
 from odradek_operator.shared.apply import ReconcileContext
-from odradek_operator.shared.spec import Body, ClusterSpec
+from odradek_operator.shared.cluster_spec import ClusterSpec
+from odradek_operator.shared.spec import Body
 from odradek_operator.shared.status import Event
 from odradek_operator.shared.zookeeper import RefusedError, UnreachableError, ZnodeReader
 

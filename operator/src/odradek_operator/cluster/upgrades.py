@@ -19,8 +19,8 @@ from odradek_operator.cluster.listener_objects import EXPOSED
 from odradek_operator.cluster.objects import RACKS, TEMPLATE_HASH
 from odradek_operator.cluster.rollout import ClusterView
 from odradek_operator.shared import pods
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.objects import Object
-from odradek_operator.shared.spec import ClusterSpec
 from odradek_operator.shared.status import Condition
 
 CONDITION: Final = "UpToDate"

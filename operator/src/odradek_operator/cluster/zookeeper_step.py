@@ -16,7 +16,8 @@ from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
 from odradek_operator.cluster.zookeeper_plan import ZooKeeperPlan, ZooKeeperStep
 from odradek_operator.shared import cluster_secrets, zookeeper_credentials, zookeeper_login
 from odradek_operator.shared.apply import ReconcileContext
-from odradek_operator.shared.spec import Body, ClusterSpec, ResourceMeta
+from odradek_operator.shared.cluster_spec import ClusterSpec
+from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.zookeeper import UnreachableError
 from odradek_operator.shared.zookeeper_credentials import ZooKeeperCredentials

@@ -24,7 +24,7 @@ from odradek.zk import access_files
 from odradek.zk.client import OPEN
 from odradek.zk.consumers import TopicPattern
 from odradek_operator.exporter.rounds import Exporter, Filter, Options
-from odradek_operator.shared.spec import compile_re2
+from odradek_operator.shared.topic_patterns import compile_re2
 
 Command = TypeVar("Command", bound=Callable[..., None])
 

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from odradek_operator.group import driver as drivers
 from odradek_operator.group.driver_objects import METRICS_PORT
+from odradek_operator.group.group_spec import GroupSpec
 from odradek_operator.group.znodes import ObservedGroup
 from odradek_operator.shared import status
 from odradek_operator.shared.job_spec import JobSpec
-from odradek_operator.shared.spec import GroupSpec
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import Owner
 

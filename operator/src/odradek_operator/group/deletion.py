@@ -8,13 +8,14 @@ from odradek.zk import consumers
 from odradek_operator.group import coordinator, driver_effects, job_user
 from odradek_operator.group import observe as group_observe
 from odradek_operator.group.coordinator import GroupBusyError
+from odradek_operator.group.group_spec import GroupSpec
 from odradek_operator.group.job import remembered
 from odradek_operator.group.observe import OBSERVE_SECONDS, WAIT_SECONDS, GroupContext
 from odradek_operator.shared import apply, status, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
 from odradek_operator.shared.client_users import ClientUserError
-from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, GroupSpec, ResourceMeta
+from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import Owner
 from odradek_operator.shared.zookeeper import RefusedError

@@ -21,10 +21,11 @@ from enum import Enum
 from typing import Any, Final
 
 from odradek import stateful_query
+from odradek_operator.group.group_spec import INVALID_JOB
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.objects import EXECUTORS, GROUP_LABEL
 from odradek_operator.shared.pods import pending_reason
-from odradek_operator.shared.spec import INVALID_JOB, parse_time
+from odradek_operator.shared.spec import parse_time
 
 HEALTHY_AFTER: Final = timedelta(minutes=5)
 FIRST_WAIT_SECONDS: Final = 2.0

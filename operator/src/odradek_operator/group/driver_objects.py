@@ -15,6 +15,7 @@ from typing import Final
 
 from odradek_operator.group import job_account
 from odradek_operator.group.driver import DRIVER_SUFFIX, SPEC_HASH
+from odradek_operator.group.group_spec import GroupSpec
 from odradek_operator.shared import cluster_access, zookeeper_credentials
 from odradek_operator.shared.apply import Platform
 from odradek_operator.shared.job_spec import BATCH_SECONDS, JobSpec
@@ -29,7 +30,7 @@ from odradek_operator.shared.objects import (
     pod_security,
     scrape_annotations,
 )
-from odradek_operator.shared.spec import GroupSpec, ResourceMeta
+from odradek_operator.shared.spec import ResourceMeta
 
 METRICS_PORT: Final = 9405
 UI_PORT: Final = 4040

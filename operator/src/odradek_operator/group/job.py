@@ -21,6 +21,7 @@ from odradek_operator.group import (
 from odradek_operator.group.conditions import JobView
 from odradek_operator.group.driver import Action
 from odradek_operator.group.driver_objects import Addresses
+from odradek_operator.group.group_spec import GroupSpec
 from odradek_operator.group.observe import OBSERVE_SECONDS, WAIT_SECONDS, GroupContext
 from odradek_operator.group.report import fetch_report
 from odradek_operator.shared import apply, pods, spec, status, status_update
@@ -30,7 +31,7 @@ from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import EXECUTORS, Object, belongs_to
 from odradek_operator.shared.pods import pending_reason
-from odradek_operator.shared.spec import Body, GroupSpec, ResourceMeta
+from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import Owner
 

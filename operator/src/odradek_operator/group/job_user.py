@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from odradek_operator.group import job_account
+from odradek_operator.group.group_spec import GroupSpec
 from odradek_operator.group.observe import GroupContext
 from odradek_operator.shared import client_users, cluster_access, cluster_secrets
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.client_users import ClientUser, ClientUserError
 from odradek_operator.shared.job_spec import JobSpec
-from odradek_operator.shared.spec import GroupSpec, ResourceMeta
+from odradek_operator.shared.spec import ResourceMeta
 
 
 def with_secret(meta: ResourceMeta, job: JobSpec | None, around: GroupContext) -> JobSpec | None:

@@ -18,16 +18,17 @@ from odradek_operator.group import conditions as group_conditions
 from odradek_operator.group import coordinator, reset
 from odradek_operator.group import lag as group_lag
 from odradek_operator.group.driver_objects import Addresses
+from odradek_operator.group.group_spec import GroupSpec
 from odradek_operator.group.lag import Sample
 from odradek_operator.group.reset import Reset
 from odradek_operator.group.reset_step import ResetStep
 from odradek_operator.group.znodes import ObservedGroup, read_group
-from odradek_operator.shared import metrics, observe, spec, status, status_update
+from odradek_operator.shared import metrics, observe, spec, status, status_update, topic_patterns
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess
-from odradek_operator.shared.spec import Body, GroupSpec
+from odradek_operator.shared.spec import Body
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
@@ -134,7 +135,7 @@ def _recorded(body: Body, wanted: GroupSpec) -> dict[str, int]:
     if wanted.topics:
         found = {topic: text for topic, text in found.items() if topic in wanted.topics}
     elif wanted.topic_pattern is not None:
-        pattern = spec.compile_pattern(wanted.topic_pattern)
+        pattern = topic_patterns.compile_pattern(wanted.topic_pattern)
         found = {topic: found[topic] for topic in consumers.topics_matched(pattern, found)}
     return {topic: int(text) for topic, text in found.items()}
 
@@ -214,7 +215,7 @@ def _topics(zookeeper: ZooKeeper, wanted: GroupSpec, view: ObservedGroup) -> lis
     if wanted.topics:
         return sorted(wanted.topics)
     if wanted.topic_pattern is not None:
-        pattern = spec.compile_pattern(wanted.topic_pattern)
+        pattern = topic_patterns.compile_pattern(wanted.topic_pattern)
         return consumers.topics_matched(pattern, observe.topic_names(zookeeper))
     return sorted({one.topic for one in view.committed})
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from odradek import stateful_query
+from odradek_operator.group.group_spec import GroupSpec
 from odradek_operator.shared import job_spec
 from odradek_operator.shared.job_spec import InvalidJobError, JobSpec
 from odradek_operator.shared.objects import Object
-from odradek_operator.shared.spec import GroupSpec
 
 _JOB_FILE = "job.json"
 

@@ -7,6 +7,7 @@ from odradek_operator.group import (
     deletion,
     driver_effects,
     driver_objects,
+    group_spec,
     job_reset,
     job_user,
     reset,
@@ -41,7 +42,7 @@ def reconcile(
         # Who is not allowed is told nothing of the cluster, its groups included.
         rival = None
     try:
-        wanted = spec.parse_group(spec.for_deletion(body) if meta.deleting else body)
+        wanted = group_spec.parse_group(spec.for_deletion(body) if meta.deleting else body)
         request = reset.parse(wanted.reset) if wanted.reset is not None else None
     except spec.InvalidSpec as error:
         if not meta.deleting:
@@ -89,7 +90,7 @@ def _refuse(
     context: ReconcileContext, around: GroupContext, body: Body, meta: ResourceMeta
 ) -> float:
     """Do nothing for a group whose cluster does not allow its namespace, valid or not."""
-    wanted = spec.parse_group(spec.for_deletion(body))
+    wanted = group_spec.parse_group(spec.for_deletion(body))
     refused = group_conditions.judge_absent(wanted, around.cluster.owner)
     wait = _stop(context, around, body, meta, refused)
     if wait != OBSERVE_SECONDS or not meta.has_finalizer:

@@ -14,12 +14,13 @@ from odradek.values import TopicPartition
 from odradek.zk import consumers, operations, znodes
 from odradek_operator.group import coordinator, reset
 from odradek_operator.group.coordinator import GroupBusyError
+from odradek_operator.group.group_spec import GroupSpec
 from odradek_operator.group.reset import Reset
 from odradek_operator.group.znodes import ObservedGroup
 from odradek_operator.shared import apply, status
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.broker_client import OperatorClient
-from odradek_operator.shared.spec import Body, GroupSpec
+from odradek_operator.shared.spec import Body
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
 

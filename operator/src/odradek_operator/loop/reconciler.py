@@ -31,6 +31,8 @@ from odradek_operator.shared import (
     client_users,
     cluster_access,
     cluster_secrets,
+    cluster_spec,
+    connect_strings,
     kube,
     metrics,
     observe,
@@ -41,8 +43,9 @@ from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.authorities import CLUSTER_CA
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess
+from odradek_operator.shared.cluster_spec import MIN_INSYNC, ClusterSpec
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.spec import API_VERSION, MIN_INSYNC, Body, ClusterKey, ClusterSpec
+from odradek_operator.shared.spec import API_VERSION, Body, ClusterKey
 from odradek_operator.shared.store import ResourceKey, ResourceStore
 from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
@@ -164,11 +167,11 @@ class Reconciler:
             return _ClusterContext(ClusterState(Owner.CONFLICTED), body)
         owner = Owner.TERMINATING if "deletionTimestamp" in body["metadata"] else Owner.PRESENT
         try:
-            wanted = spec.parse_cluster(body)
+            wanted = cluster_spec.parse_cluster(body)
             valid = wanted.default_replication_factor <= wanted.fewest_nodes
         except spec.InvalidSpec:
             # Its brokers may still run with the previous configuration, which is not known here.
-            wanted, valid = spec.parse_cluster(spec.without_faults(body)), False
+            wanted, valid = cluster_spec.parse_cluster(cluster_spec.without_faults(body)), False
         state = ClusterState(owner, paused=wanted.paused, reachable=False, wanted=wanted.brokers)
         access = cluster_access.of_cluster(name, wanted)
         try:
@@ -216,7 +219,7 @@ class Reconciler:
         found = _ClusterContext(ClusterState(Owner.NOT_PERMITTED))
         if body is None:
             return found
-        wanted = spec.parse_cluster(spec.without_faults(body))
+        wanted = cluster_spec.parse_cluster(cluster_spec.without_faults(body))
         if wanted.listeners:
             with contextlib.suppress(UnreachableError):
                 zookeeper = zookeeper_login.connected(self.context, body, wanted)
@@ -247,7 +250,7 @@ class Reconciler:
         """Return an older cluster that keeps its state in the same znodes."""
         uid = body["metadata"]["uid"]
         others = [one for one in clusters if one["metadata"]["uid"] != uid]
-        rivals = [one for one in others if spec.share_znodes(one, body)]
+        rivals = [one for one in others if connect_strings.share_znodes(one, body)]
         if not rivals:
             return None
         return apply.older_rival(self.context, body, rivals)
@@ -414,12 +417,12 @@ def _connect_from(namespace: str, cluster: _ClusterContext) -> str:
     """Return the connect string for pods of a namespace."""
     if namespace == cluster.namespace:
         return cluster.connect
-    return spec.qualified(cluster.connect, cluster.namespace)
+    return connect_strings.qualified(cluster.connect, cluster.namespace)
 
 
 def _connect_string(body: Body) -> str:
     zookeeper = body["spec"]["zookeeper"]
-    return spec.connect_string(zookeeper["connect"], zookeeper.get("chroot", "/"))
+    return connect_strings.connect_string(zookeeper["connect"], zookeeper.get("chroot", "/"))
 
 
 def _timed(key: ResourceKey, work: Callable[[], float]) -> Result:

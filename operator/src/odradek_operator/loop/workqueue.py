@@ -21,6 +21,7 @@ from typing import Final
 from odradek_operator.shared import metrics, spec
 from odradek_operator.shared.spec import Body, ClusterKey
 from odradek_operator.shared.store import KIND_ORDER, ResourceKey, ResourceStore, key_of
+from odradek_operator.topic import topic_spec
 
 BATCH: Final = 100
 FIRST_RETRY_SECONDS: Final = 1.0
@@ -209,7 +210,7 @@ class WorkQueues:
         topics = _moved_topics(body)
         for other in self._store.select("Topic", body["metadata"]["namespace"]):
             same = spec.cluster_of(other) == spec.cluster_of(body)
-            if same and (topics is None or spec.topic_name(other) in topics):
+            if same and (topics is None or topic_spec.topic_name(other) in topics):
                 self._add(key_of(other), spec.cluster_of(other))
 
     def _wake_dependents(self, body: Body, *, ready_too: bool) -> None:

@@ -23,7 +23,7 @@ from odradek.values import NO_LEADER, BrokerId, TopicPartition
 from odradek.zk import znodes
 from odradek_operator.reassignment import placement
 from odradek_operator.reassignment.placement import Layout, Replicas
-from odradek_operator.shared.spec import ReassignmentSpec
+from odradek_operator.reassignment.reassignment_spec import ReassignmentSpec
 from odradek_operator.shared.views import TopicView
 
 # A restarting broker is back before this.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from odradek.zk import admin, operations, znodes
-from odradek_operator.reassignment import requests, throttle
+from odradek_operator.reassignment import reassignment_spec, requests, throttle
 from odradek_operator.reassignment import status as reassignment_status
 from odradek_operator.reassignment.decide import (
     ReassignmentDecision,
@@ -27,13 +27,14 @@ from odradek_operator.reassignment.decide import (
     percent,
 )
 from odradek_operator.reassignment.placement import Layout, PlanError
+from odradek_operator.reassignment.reassignment_spec import ReassignmentSpec
 from odradek_operator.reassignment.status import Flags, ReassignmentState, ThrottleProgress
 from odradek_operator.reassignment.znodes import broker_configs, read_request
 from odradek_operator.shared import apply, kube, observe, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, ReassignmentSpec, ResourceMeta
+from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, ResourceMeta
 from odradek_operator.shared.status import Event
 from odradek_operator.shared.views import FINISHED_PHASES, ClusterState, Owner, TopicView
 from odradek_operator.shared.zookeeper import RefusedError, ZooKeeper
@@ -75,7 +76,7 @@ class _Pass:
         self.body = body
         self.around = around
         self.meta: ResourceMeta = spec.parse_meta(body)
-        self.wanted: ReassignmentSpec = spec.parse_reassignment(body)
+        self.wanted: ReassignmentSpec = reassignment_spec.parse_reassignment(body)
         self.memory: ReassignmentState = reassignment_status.remember(body)
         self.flags = Flags(
             planned=self.memory.plan_hash is not None,

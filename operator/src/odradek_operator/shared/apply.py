@@ -16,7 +16,7 @@ from itertools import takewhile
 from random import Random
 from typing import Any, Final
 
-from odradek_operator.shared import kube, pods, spec
+from odradek_operator.shared import connect_strings, kube, pods, spec
 from odradek_operator.shared.kube import Kube, KubeError
 from odradek_operator.shared.objects import is_foreign
 from odradek_operator.shared.spec import FINALIZER, Body
@@ -86,7 +86,7 @@ class ReconcileContext:
         """
         if self.home in (None, namespace):
             return connect
-        return spec.qualified(connect, namespace)
+        return connect_strings.qualified(connect, namespace)
 
 
 def still_wanted(context: ReconcileContext, body: Body) -> bool:

@@ -25,8 +25,9 @@ from odradek.security.acls import (
     ResourceType,
 )
 from odradek_operator.shared import cluster_secrets, listener_spec
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.objects import Object, metadata
-from odradek_operator.shared.spec import ClusterSpec, ResourceMeta
+from odradek_operator.shared.spec import ResourceMeta
 
 MOUNT: Final = "/etc/odradek/brokers"
 PROPERTIES: Final = "client.properties"

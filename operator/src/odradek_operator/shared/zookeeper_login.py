@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from odradek_operator.shared import spec, zookeeper_credentials
 from odradek_operator.shared.apply import ReconcileContext
-from odradek_operator.shared.spec import Body, ClusterSpec
+from odradek_operator.shared.cluster_spec import ClusterSpec
+from odradek_operator.shared.spec import Body
 from odradek_operator.shared.zookeeper import ClusterLogin, UnreachableError, ZooKeeper
 from odradek_operator.shared.zookeeper_credentials import (
     UnusableCredentialsError,

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from odradek.zk import admin
-from odradek_operator.shared import apply, observe, spec
+from odradek_operator.shared import apply, observe
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.store import ResourceKey
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
 from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
+from odradek_operator.topic import topic_spec
 from odradek_operator.topic.reconcile import reconcile_topic
 from odradek_operator.topic.table import TableContext
 
@@ -44,14 +45,14 @@ def prepare(
         cluster = ClusterState(cluster.owner, cluster.paused, reachable=False, away=away)
     by_topic: dict[tuple[str, str], list[Body]] = {}
     for one in topics:
-        name = spec.topic_name(one)
+        name = topic_spec.topic_name(one)
         by_topic.setdefault((one["spec"]["clusterRef"]["name"], name), []).append(one)
     colliding = _colliding(batch)
     works: dict[ResourceKey, Callable[[], float]] = {}
     for key, body in batch.items():
         if key in colliding:
             continue
-        name = spec.topic_name(body)
+        name = topic_spec.topic_name(body)
         rivals = by_topic.get((body["spec"]["clusterRef"]["name"], name), ())
         view = views[name] if views else TopicView()
         works[key] = partial(
@@ -69,7 +70,7 @@ def _read_views(zookeeper: ZooKeeper | None, bodies: Iterable[Body]) -> dict[str
         return None
     names, deleting = set[str](), False
     for body in bodies:
-        names.add(spec.topic_name(body))
+        names.add(topic_spec.topic_name(body))
         deleting = deleting or "deletionTimestamp" in body["metadata"]
     return observe.topics(zookeeper if deleting else zookeeper.cached, sorted(names))
 
@@ -81,7 +82,7 @@ def _colliding(batch: Mapping[ResourceKey, Body]) -> set[ResourceKey]:
         return found
     seen: dict[str, str] = {}
     for key, body in sorted(batch.items(), key=lambda one: apply.age(one[1])):
-        name = spec.topic_name(body)
+        name = topic_spec.topic_name(body)
         if seen.setdefault(admin.metric_name(name), name) != name:
             found.add(key)
     return found

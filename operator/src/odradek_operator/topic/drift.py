@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from odradek.zk.znodes import TopicAssignment
-from odradek_operator.shared.spec import TopicSpec
 from odradek_operator.shared.views import TopicView
+from odradek_operator.topic.topic_spec import TopicSpec
 
 # A running reassignment keeps its throttles here (KIP-73); they are never drift.
 THROTTLE_KEYS: Final = frozenset(

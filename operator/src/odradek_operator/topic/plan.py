@@ -24,15 +24,8 @@ from odradek.protocol.errors import KafkaError
 from odradek.zk import admin
 from odradek.zk.znodes import PartitionState, TopicAssignment
 from odradek_operator.shared import status
-from odradek_operator.shared.spec import (
-    MIN_INSYNC,
-    TERMINATING_TIMEOUT,
-    Body,
-    ResourceMeta,
-    TopicSpec,
-    parse_time,
-    topic_name,
-)
+from odradek_operator.shared.cluster_spec import MIN_INSYNC
+from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, ResourceMeta, parse_time
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
 from odradek_operator.topic import drift, reassign
@@ -49,6 +42,7 @@ from odradek_operator.topic.state import (
     Step,
     TopicPlan,
 )
+from odradek_operator.topic.topic_spec import TopicSpec, topic_name
 
 # How long an incomplete set of brokers must have stayed as it is before a new topic is laid out on
 # it: brokers that start together register within seconds of each other.

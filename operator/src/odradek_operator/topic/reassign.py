@@ -19,10 +19,11 @@ from odradek_operator.shared.objects import (
     digest,
     metadata,
 )
-from odradek_operator.shared.spec import API_VERSION, Body, ResourceMeta, TopicSpec
+from odradek_operator.shared.spec import API_VERSION, Body, ResourceMeta
 from odradek_operator.shared.views import FINISHED_PHASES
 from odradek_operator.topic import drift
 from odradek_operator.topic.state import OwnMove
+from odradek_operator.topic.topic_spec import TopicSpec
 
 TOPIC_LABEL: Final = "odradek.io/topic-uid"
 # How long a finished one stays to be looked at.

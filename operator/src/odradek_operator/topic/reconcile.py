@@ -22,7 +22,7 @@ from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import ClusterState, TopicView
 from odradek_operator.shared.zookeeper import RefusedError, ZooKeeper
 from odradek_operator.topic import plan as topic_plan
-from odradek_operator.topic import reassign, table_step
+from odradek_operator.topic import reassign, table_step, topic_spec
 from odradek_operator.topic import table as table_plan
 from odradek_operator.topic.state import (
     CreateTopic,
@@ -89,9 +89,9 @@ def reconcile(
     meta, known = spec.parse_meta(body), body.get("status", {}).get("incarnation")
     deleting = meta.deleted is not None
     try:
-        wanted = spec.parse_topic(spec.for_deletion(body) if deleting else body)
+        wanted = topic_spec.parse_topic(spec.for_deletion(body) if deleting else body)
     except spec.InvalidSpec as error:
-        seen = topic_plan.seen_fields(spec.topic_name(body), view, known)
+        seen = topic_plan.seen_fields(topic_spec.topic_name(body), view, known)
         return status_update.refuse(context, body, error, _KEPT, seen)
     if deleting:
         ending = meta.has_finalizer and apply.namespace_terminating(context, meta.namespace)

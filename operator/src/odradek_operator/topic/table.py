@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from odradek_operator.shared import kube, status
 from odradek_operator.shared.objects import MANAGED_BY, Object, belongs_to, digest, metadata
-from odradek_operator.shared.spec import API_VERSION, Body, ResourceMeta, TopicSpec
+from odradek_operator.shared.spec import API_VERSION, Body, ResourceMeta
 from odradek_operator.shared.status import Condition
+from odradek_operator.topic.topic_spec import TopicSpec
 
 READY: Final = "TableReady"
 SUFFIX: Final = "-table"
