@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from odradek.net.connection import ClientInfo
+from odradek.net.client_info import ClientInfo
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.listener import Listener
 from odradek.protocol import codec, headers, interpreter

@@ -32,7 +32,7 @@ from odradek.handlers.dispatch import Dispatcher
 from odradek.log.records import records
 from odradek.log.records.batch import Origin
 from odradek.metrics.counters import BrokerCounters
-from odradek.net.connection import ClientInfo
+from odradek.net.client_info import ClientInfo
 from odradek.protocol import codec, headers, primitives
 from odradek.protocol.api import APIS
 from odradek.protocol.errors import ErrorCode

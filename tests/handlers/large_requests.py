@@ -11,7 +11,7 @@ from typing import Any
 from odradek import slices
 from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.dispatch import ELEMENTS_AT_ONCE, Dispatcher
-from odradek.net.connection import ClientInfo
+from odradek.net.client_info import ClientInfo
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS
 from odradek.protocol.messages import group_offsets as group_messages

@@ -9,7 +9,7 @@ import pytest
 
 from odradek.handlers.context import Broker
 from odradek.handlers.dispatch import SERVED, Dispatcher
-from odradek.net.connection import Answer, ClientInfo
+from odradek.net.client_info import Answer, ClientInfo
 from odradek.net.memory_quotas import AnswerMemory
 from odradek.protocol import codec, headers
 from odradek.protocol.api import ApiKey

@@ -23,7 +23,7 @@ from odradek.handlers.client_quotas import alter_client_quotas
 from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.dispatch import Dispatcher
 from odradek.handlers.user_credentials import alter_user_scram_credentials
-from odradek.net.connection import ClientInfo
+from odradek.net.client_info import ClientInfo
 from odradek.net.frame import ProtocolViolation
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode, KafkaError

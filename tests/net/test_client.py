@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from odradek.net.client import PeerClient
-from odradek.net.connection import ClientInfo
+from odradek.net.client_info import ClientInfo
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.frame import FrameReader
 from odradek.net.listener import Listener

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from odradek.net.connection import ClientInfo
+from odradek.net.client_info import ClientInfo
 from odradek.net.connection_quotas import (
     DEFAULT_ADDRESS,
     MOST_ADDRESSES,

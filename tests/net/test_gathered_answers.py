@@ -14,7 +14,8 @@ from typing import TypeAlias
 
 import pytest
 
-from odradek.net.connection import FRAMES_A_TURN, Answer, ClientInfo, Dispatch
+from odradek.net.client_info import Answer, ClientInfo, Dispatch
+from odradek.net.connection import FRAMES_A_TURN
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.frame import ProtocolViolation
 from odradek.net.listener import Listener

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from odradek.net.connection import FRAMES_A_TURN, ClientInfo, Connection, Dispatch
+from odradek.net.client_info import ClientInfo, Dispatch
+from odradek.net.connection import FRAMES_A_TURN, Connection
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.listener import Listener

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from odradek.net import connection, transport
-from odradek.net.connection import ClientInfo, Connection
+from odradek.net.client_info import ClientInfo
+from odradek.net.connection import Connection
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES
 from odradek.protocol.regions import Part

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from odradek.net.client import PeerClient
-from odradek.net.connection import ClientInfo, Connection
+from odradek.net.client_info import ClientInfo
+from odradek.net.connection import Connection
 from odradek.net.connection_quotas import ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader
 from odradek.net.transport import Transport

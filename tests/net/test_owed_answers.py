@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Sequence
 
 import pytest
 
-from odradek.net.connection import Answer, ClientInfo, Connection
+from odradek.net.client_info import Answer, ClientInfo
+from odradek.net.connection import Connection
 from odradek.net.connection_quotas import ConnectionQuotas
 from odradek.net.frame import ProtocolViolation
 from odradek.net.listener import Listener

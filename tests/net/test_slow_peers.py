@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from odradek.net.connection import ClientInfo, Dispatch
+from odradek.net.client_info import ClientInfo, Dispatch
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES
 from odradek.net.listener import Listener

@@ -23,7 +23,7 @@ import pytest
 from odradek.listener_settings import Store, TlsSettings
 from odradek.net import encrypted_outgoing
 from odradek.net.client import PeerClient
-from odradek.net.connection import ClientInfo, Dispatch
+from odradek.net.client_info import ClientInfo, Dispatch
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.encrypted_outgoing import PIECE_BYTES
 from odradek.net.handshakes import HandshakeError, Handshakes

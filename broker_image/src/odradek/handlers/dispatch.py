@@ -46,7 +46,7 @@ from odradek.handlers import (
 )
 from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.rules import Rule
-from odradek.net.connection import Answer, ClientInfo
+from odradek.net.client_info import Answer, ClientInfo
 from odradek.net.frame import ProtocolViolation
 from odradek.net.owed_answers import Later
 from odradek.protocol import codec, headers, schema

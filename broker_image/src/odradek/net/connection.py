@@ -26,13 +26,15 @@ import logging
 import select
 import struct
 import termios
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
 from odradek.net.begun_work import BegunWork, begin
+from odradek.net.client_info import Answer, ClientInfo, Dispatch
 from odradek.net.connection_quotas import ConnectionQuotas
+from odradek.net.foreign_protocols import FOREIGN_BYTES, foreign_protocol
 from odradek.net.frame import KEPT_BYTES, READ_AHEAD_BYTES, FrameReader, ProtocolViolation
 from odradek.net.handshakes import HandshakeError
 from odradek.net.inline_future import InlineFuture
@@ -41,27 +43,15 @@ from odradek.net.owed_answers import MOST_OWED, Later, OwedAnswers
 from odradek.net.pace import Pace, Transfer
 from odradek.net.sending import SLICE_BYTES, Outgoing, send_at_once
 from odradek.net.transport import Transport
-from odradek.net.unasked import Unasked
 from odradek.protocol.api import ApiKey
 from odradek.protocol.primitives import LENGTH16, LENGTH32, MalformedError
 from odradek.protocol.regions import Part, close_all, total_length
-from odradek.values import ANONYMOUS, Principal
+from odradek.values import Principal
 
 # The size of a frame and the key of its request.
 _SIZE_AND_KEY: Final = struct.Struct(">ih")
 _INT: Final = struct.Struct("i")
 _PRODUCE: Final = LENGTH16.pack(ApiKey.PRODUCE)
-# What strangers say first, and what they speak.
-_FOREIGN: Final = (
-    (b"\x16\x03", "TLS"),
-    (b"GET ", "HTTP"),
-    (b"POST", "HTTP"),
-    (b"HEAD", "HTTP"),
-    (b"PUT ", "HTTP"),
-    (b"OPTI", "HTTP"),
-    (b"PRI ", "HTTP"),
-    (b"CONN", "HTTP"),
-)
 
 # Why `ConnectionQuotas.closed` counts a connection that was aborted.
 _REASONS: Final = {
@@ -81,48 +71,6 @@ MUTED_LOOK_S: Final = 5.0
 # The size of an answer is put before a first part up to this many bytes, which is then copied.
 # What is sent together of short answers does not wait for more than that.
 _COPIED_BYTES: Final = 16 * 1024
-
-
-@dataclass(slots=True)
-class Throttling:
-    """What quotas ask of the connection of a request: a `mute_s` in seconds after its answer.
-
-    `send` sends the answer of a request whose time is measured.
-    """
-
-    mute_s: float = 0.0
-    send: Callable[[Awaitable[None]], Awaitable[None]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClientInfo:
-    """The client of an accepted connection; `connection_id` is never reused."""
-
-    host: str
-    port: int
-    connection_id: int
-    # False once the client sends no more, also if what it sent before was not read yet.
-    is_connected: Callable[[], bool] = lambda: True
-    principal: Principal = ANONYMOUS
-    # True while nobody knows who the client is: it has no quota, and uses up none.
-    is_stranger: bool = False
-    throttling: Throttling = field(default_factory=Throttling)
-    next_request: NextRequest = field(default_factory=NextRequest)
-    unasked: Unasked = field(default_factory=Unasked)
-    # Whether an answer to a Produce may be one that is there later.
-    takes_later: bool = False
-    listener: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port} on listener {self.listener}"
-
-
-Answer: TypeAlias = Sequence[Part] | Later[Sequence[Part] | None] | None
-
-# Answers a frame: returns parts with response header but without size, None for no answer, or where
-# they come from later. The memory of the frame is valid until then. ProtocolViolation closes the
-# connection.
-Dispatch: TypeAlias = Callable[[memoryview, ClientInfo], Awaitable[Answer]]
 
 
 class Connection:
@@ -570,10 +518,9 @@ class Connection:
     def _explained(self, violation: ProtocolViolation) -> ProtocolViolation:
         """Name the protocol, if the first bytes show another one than Kafka's."""
         if not self._frames:
-            start = self._reader.peek(4)
-            for beginning, protocol in _FOREIGN:
-                if start.startswith(beginning):
-                    return ProtocolViolation(f"{violation}: the peer speaks {protocol}")
+            protocol = foreign_protocol(self._reader.peek(FOREIGN_BYTES))
+            if protocol is not None:
+                return ProtocolViolation(f"{violation}: the peer speaks {protocol}")
         return violation
 
     def _log_loss(self, error: OSError) -> None:

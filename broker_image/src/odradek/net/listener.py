@@ -26,7 +26,8 @@ from typing import Final
 
 from odradek.net import transport as transports
 from odradek.net.addresses import look_up, plain
-from odradek.net.connection import ClientInfo, Connection, Dispatch, Guard
+from odradek.net.client_info import ClientInfo, Dispatch
+from odradek.net.connection import Connection, Guard
 from odradek.net.connection_quotas import UNLIMITED_RATE, ConnectionQuotas, CreationRate
 from odradek.net.transport import Transport
 from odradek.quarantine import Quarantines, Work

@@ -23,7 +23,8 @@ from typing import Final, Protocol
 
 from odradek.clock import wall_ms
 from odradek.listener_settings import SaslSettings
-from odradek.net.connection import Answer, ClientInfo, Connection, Dispatch
+from odradek.net.client_info import Answer, ClientInfo, Dispatch
+from odradek.net.connection import Connection
 from odradek.net.frame import ProtocolViolation
 from odradek.net.rare_log import RareLog
 from odradek.oauth_settings import OAUTHBEARER

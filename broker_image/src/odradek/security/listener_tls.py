@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 
 from odradek.listener_settings import TlsSettings
-from odradek.net.connection import Connection, Dispatch
+from odradek.net.client_info import Dispatch
+from odradek.net.connection import Connection
 from odradek.net.frame import ProtocolViolation
 from odradek.net.handshakes import Handshakes
 from odradek.net.transport import TlsTransport, Transport
