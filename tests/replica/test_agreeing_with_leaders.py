@@ -71,9 +71,9 @@ async def follow(broker: Replicas, leader: Leader, epoch: int) -> None:
     """Have broker 1 follow in this epoch, until it agrees with the leader."""
     await broker.take(leader=LEADER, replicas=(1, LEADER), epoch=epoch)
     fetcher = broker.fetcher_from(LEADER)
-    following = fetcher._following[KEY]
+    following = fetcher._followed.by_key[KEY]
     for _ in range(MANY_QUESTIONS):
-        await fetcher._truncate(cast(PeerClient, leader), [following])
+        await fetcher._agreement.truncate(cast(PeerClient, leader), [following])
         if not following.truncating:
             return
     raise AssertionError("asks for ever")

@@ -84,18 +84,18 @@ async def test_a_follower_reports_no_log_end_that_it_failed_to_flush(
     log = broker.manager.partitions[KEY].log
     leader = Silent()
     fetcher = broker.fetcher_from(2, leader)
-    following = fetcher._following[KEY]
+    following = fetcher._followed.by_key[KEY]
     following.truncating = False
     log.append_as_follower(logs.batch(b"a"))
     disk = SlowDisk(monkeypatch, "flush")
     disk.go_on.set()
     disk.failure = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too many open files")
     for _ in range(2):
-        await fetcher._round(fetcher._ready())
+        await fetcher._round(fetcher._followed.ready())
         assert leader.asked == []
         broker.clock.now += broker.config.replica_fetch_backoff_ms
     disk.failure = None
-    await fetcher._round(fetcher._ready())
+    await fetcher._round(fetcher._followed.ready())
     assert leader.asked == [log.recovery_point] == [1]
 
 
@@ -109,8 +109,8 @@ async def cut_slowly(
     await broker.take(leader=2, replicas=(1, 2), epoch=1)
     fetcher = broker.fetcher_from(2)
     disk = SlowDisk(monkeypatch, "truncate_to")
-    following = fetcher._following[KEY]
-    cutting = asyncio.create_task(fetcher._cut(following, Truncation(1, complete=True)))
+    following = fetcher._followed.by_key[KEY]
+    cutting = asyncio.create_task(fetcher._agreement.cut(following, Truncation(1, complete=True)))
     await disk.reached()
     return disk, cutting
 

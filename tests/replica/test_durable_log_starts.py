@@ -55,7 +55,7 @@ async def broker(tmp_path: Path) -> AsyncIterator[Replicas]:
 async def fetch(broker: Replicas, leader: Leader, times: int) -> None:
     fetcher = broker.fetcher_from(2)
     for _ in range(times):
-        await fetcher._fetch(leader, [fetcher._following[KEY]])  # type: ignore[arg-type]
+        await fetcher._fetch(leader, [fetcher._followed.by_key[KEY]])  # type: ignore[arg-type]
 
 
 def checkpointed(broker: Replicas) -> int:
@@ -86,7 +86,7 @@ async def test_a_log_start_that_cannot_be_written_is_not_reported(
 
     leader = Leader(start=3)
     fetcher = broker.fetcher_from(2)
-    following = fetcher._following[KEY]
+    following = fetcher._followed.by_key[KEY]
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints, "write_offsets", out_of_descriptors)
         for _ in range(3):
@@ -117,7 +117,7 @@ async def test_the_copying_goes_on_while_a_log_start_is_written(
     for number in range(3):
         leader.records = (END + number).to_bytes(8, "big") + logs.batch(b"v")[8:]
         async with asyncio.timeout(30):
-            await fetcher._fetch(leader, [fetcher._following[KEY]])  # type: ignore[arg-type]
+            await fetcher._fetch(leader, [fetcher._followed.by_key[KEY]])  # type: ignore[arg-type]
     assert log.log_end_offset == END + 3
     await asyncio.sleep(0)
     assert len(writes) == 1

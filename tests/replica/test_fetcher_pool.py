@@ -47,7 +47,7 @@ async def test_a_slow_truncation_does_not_hold_up_a_change_of_their_number(
         [former] = pool._fetchers.values()
         count = next(number for number in range(2, 100) if hash(KEY) % number)
         disk = SlowDisk(monkeypatch, "truncate_to")
-        cut = former._cut(former._following[KEY], Truncation(0, complete=True))
+        cut = former._agreement.cut(former._followed.by_key[KEY], Truncation(0, complete=True))
         cutting = asyncio.create_task(cut)
         await disk.reached()
         broker.manager.resize_fetchers(count)

@@ -177,11 +177,13 @@ async def test_a_truncation_that_waits_for_a_switch_is_of_the_new_log(disks: Dis
     await disks.replicas.take(leader=2, isr=(1, 2), replicas=(1, 2), epoch=1)
     former, partition = disks.log, disks.manager.partitions[KEY]
     fetcher = disks.replicas.fetcher_from(2)
-    following = fetcher._following[KEY]
+    following = fetcher._followed.by_key[KEY]
     async with partition.truncation_lock:
         assert await disks.ask(disks.paths[1]) is ErrorCode.NONE
         await until(lambda: bool(partition.truncation_lock._waiters))  # the switch
-        cutting = asyncio.create_task(fetcher._cut(following, Truncation(1, complete=True)))
+        cutting = asyncio.create_task(
+            fetcher._agreement.cut(following, Truncation(1, complete=True))
+        )
         await until(lambda: len(partition.truncation_lock._waiters or ()) == 2)
     await cutting
     assert disks.log is not former

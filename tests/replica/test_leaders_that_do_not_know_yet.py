@@ -16,7 +16,7 @@ from odradek.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
 )
-from odradek.replica.fetcher import FIRST_RETRY_MS
+from odradek.replica.followed_partitions import FIRST_RETRY_MS
 from tests.support import logs
 from tests.support.replicas import KEY, Replicas
 
@@ -73,25 +73,25 @@ async def test_copying_begins_soon_after_the_leader_knows(
 
 async def test_pauses_grow_to_those_after_other_errors(broker: Replicas) -> None:
     fetcher = broker.fetcher_from(LEADER, Leader([]), broker.clock)
-    following = fetcher._following[KEY]
+    following = fetcher._followed.by_key[KEY]
     pauses = []
     for _ in range(30):
-        fetcher._refused(following, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        fetcher._followed.refused(following, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         pauses.append(following.not_before_ms - broker.clock.now)
     assert pauses[:3] == [FIRST_RETRY_MS, 2 * FIRST_RETRY_MS, 4 * FIRST_RETRY_MS]
     assert pauses == sorted(pauses)
     assert pauses[-1] == LONGEST_MS
-    fetcher._refused(following, ErrorCode.KAFKA_STORAGE_ERROR)
+    fetcher._followed.refused(following, ErrorCode.KAFKA_STORAGE_ERROR)
     assert following.not_before_ms == broker.clock.now + LONGEST_MS
 
 
 async def test_who_has_answered_is_asked_again_soon_when_it_refuses_later(broker: Replicas) -> None:
     leader = Leader([])
     fetcher = broker.fetcher_from(LEADER, leader, broker.clock)
-    following = fetcher._following[KEY]
+    following = fetcher._followed.by_key[KEY]
     for _ in range(30):
-        fetcher._refused(following, ErrorCode.UNKNOWN_LEADER_EPOCH)
+        fetcher._followed.refused(following, ErrorCode.UNKNOWN_LEADER_EPOCH)
     broker.clock.now += LONGEST_MS
-    await fetcher._round(fetcher._ready())
-    fetcher._refused(following, ErrorCode.UNKNOWN_LEADER_EPOCH)
+    await fetcher._round(fetcher._followed.ready())
+    fetcher._followed.refused(following, ErrorCode.UNKNOWN_LEADER_EPOCH)
     assert following.not_before_ms == broker.clock.now + FIRST_RETRY_MS

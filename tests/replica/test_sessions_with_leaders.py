@@ -147,7 +147,7 @@ async def test_a_round_at_rest_looks_at_no_partition(
     await leader.asked(1)
     leader.answers.put_nowait(answer(7, *BOTH))
     await leader.asked(2)
-    for one in fetcher._following.values():
+    for one in fetcher._followed.by_key.values():
         one.caught_up = True
     leader.answers.put_nowait(answer(7))
     await leader.asked(3)

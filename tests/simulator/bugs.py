@@ -15,6 +15,7 @@ from odradek.handlers.context import ControllerLink
 from odradek.log.partition.topic_identity import TopicIdentity
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica import isr, topic_identities, truncation
+from odradek.replica.agreement import LeaderAgreement
 from odradek.replica.appends import Appended, Appender
 from odradek.replica.fetcher import SourceFetcher
 from odradek.replica.isr import Isr
@@ -34,7 +35,7 @@ async def _truncate_to_high_watermark(self: Any, client: Any, some: list[Any]) -
     """Truncate to the high watermark, as followers did before KIP-101."""
     for one in some:
         mark = one.partition.high_watermark
-        await self._cut(one, truncation.Truncation(mark, complete=True))
+        await self.cut(one, truncation.Truncation(mark, complete=True))
 
 
 def _any_epoch(self: Partition, current_leader_epoch: int = -1) -> ErrorCode:
@@ -131,7 +132,7 @@ def _judge_by_id(
 
 BUGS: dict[str, list[tuple[object, str, Any]]] = {
     "acknowledges before replication": [(Appended, "acknowledged", _acknowledge_at_once)],
-    "truncates to the high watermark": [(SourceFetcher, "_truncate", _truncate_to_high_watermark)],
+    "truncates to the high watermark": [(LeaderAgreement, "truncate", _truncate_to_high_watermark)],
     "ignores leader epochs": [
         (Partition, "check_leader", _any_epoch),
         (RoleChanges, "_assign_role", _assign_any_role),
