@@ -14,7 +14,7 @@ from odradek_operator.shared import certificates, cluster_secrets, cluster_spec
 from odradek_operator.shared.certificates import Pair
 from odradek_operator.user import secret_step, user_spec
 from odradek_operator.user.secret_step import SecretPlan
-from tests.reconcile.test_reconciler import cluster
+from tests.reconcile.in_memory import cluster
 from tests.reconcile.test_secured_secrets import NOW, secret, text
 from tests.reconcile.test_user_planning import META, admitted
 from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context

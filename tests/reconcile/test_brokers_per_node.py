@@ -21,8 +21,8 @@ from odradek_operator.shared import cluster_spec, observe, spec
 from odradek_operator.shared.broker_sets import BrokerSets, broker_id_of
 from odradek_operator.shared.listener_spec import ListenerSpec
 from odradek_operator.shared.views import Partitions
+from tests.reconcile.in_memory import resource
 from tests.reconcile.test_objects import META, cluster
-from tests.reconcile.test_reconciler import resource
 from tests.support.memory import MemoryZooKeeper
 
 NEW, OLD = "new", "old"

@@ -15,7 +15,7 @@ from odradek_operator.shared import cluster_spec, connect_strings, observe, spec
 from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import Partitions
-from tests.reconcile.test_reconciler import resource
+from tests.reconcile.in_memory import resource
 from tests.support.memory import MemoryZooKeeper
 
 NEW, OLD = "new", "old"

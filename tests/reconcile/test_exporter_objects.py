@@ -18,7 +18,7 @@ from odradek_operator.shared.objects import CLUSTER_LABEL
 from odradek_operator.shared.spec import ClusterKey
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import ResourceStore, key_of
-from tests.reconcile.test_reconciler import cluster, existing_topic
+from tests.reconcile.in_memory import cluster, existing_topic
 from tests.support import helm
 from tests.support.memory import MemoryKube, MemoryPool, context
 

@@ -29,9 +29,9 @@ from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.expose_spec import ExposeSpec
 from odradek_operator.shared.objects import digest
 from odradek_operator.shared.status import Condition
+from tests.reconcile.in_memory import cluster
 from tests.reconcile.test_cluster_planning import NEW, broker, view
 from tests.reconcile.test_objects import META
-from tests.reconcile.test_reconciler import cluster
 from tests.support.memory import MemoryKube, context
 
 BALANCED = ExposeSpec("external", 9094, "LoadBalancer")

@@ -11,7 +11,7 @@ from odradek_operator.loop.reconciler import Reconciler
 from odradek_operator.shared import user_znodes
 from odradek_operator.shared.spec import FINALIZER, ClusterKey
 from odradek_operator.shared.store import KIND_ORDER, ResourceStore, key_of
-from tests.reconcile.test_reconciler import cluster, existing_topic, resource
+from tests.reconcile.in_memory import cluster, existing_topic, resource
 from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
 
 SCRAM = {"type": "scram-sha-512"}

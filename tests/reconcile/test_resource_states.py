@@ -8,8 +8,8 @@ from odradek_operator.loop.resource_states import ResourceStates
 from odradek_operator.shared import status, status_update
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.store import ResourceStore
+from tests.reconcile.in_memory import resource
 from tests.reconcile.test_reassignment import NOW
-from tests.reconcile.test_reconciler import resource
 
 READY, STALLED, RESTING, WANTED, REGISTERED = (
     "odradek_resource_ready",

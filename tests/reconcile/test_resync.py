@@ -5,7 +5,7 @@ from typing import Any
 from odradek_operator.loop.resync import Resync
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.store import ResourceStore
-from tests.reconcile.test_reconciler import resource
+from tests.reconcile.in_memory import resource
 from tests.support.memory import MemoryKube
 
 

@@ -16,7 +16,7 @@ from odradek_operator.cluster.listener_plan import ListenerStep, wanted_plan
 from odradek_operator.cluster.own_secrets import NotPreparedError
 from odradek_operator.cluster.secured import OutsideHosts
 from odradek_operator.shared import certificates, cluster_spec, spec
-from tests.reconcile.test_reconciler import cluster, resource
+from tests.reconcile.in_memory import cluster, resource
 from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -16,7 +16,7 @@ from odradek_operator.shared.store import ResourceStore, key_of
 from odradek_operator.shared.znode_cache import ZnodeCache
 from odradek_operator.shared.zookeeper import Pool, UnreachableError
 from tests.reconcile.conftest import elect, once_reachable, register
-from tests.reconcile.test_reconciler import resource
+from tests.reconcile.in_memory import resource
 from tests.support import zookeeper
 from tests.support.kubectl import eventually
 from tests.support.memory import MemoryKube, MemoryPool, context

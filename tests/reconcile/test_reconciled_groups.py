@@ -1,0 +1,305 @@
+"""Whole passes over ConsumerGroups in memory: their offsets, their lag and their jobs."""
+
+import queue
+import threading
+from typing import Any
+
+import pytest
+
+from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
+from odradek.zk import consumers, znodes
+from odradek_operator.group import reconcile as group_reconcile
+from odradek_operator.loop.reconciler import WRITERS, Reconciler
+from odradek_operator.shared import metrics, zookeeper_login
+from odradek_operator.shared.kube import KubeError
+from odradek_operator.shared.spec import Body, ClusterKey
+from odradek_operator.shared.status import condition_of
+from odradek_operator.shared.store import ResourceStore, key_of
+from odradek_operator.shared.zookeeper_login import ClientFiles
+from tests.reconcile.in_memory import (
+    cluster,
+    elsewhere,
+    existing_topic,
+    group_with_offsets,
+    reason,
+    resource,
+    run,
+)
+from tests.support.memory import MemoryKube, MemoryPool, context
+
+
+def test_younger_resource_of_a_group_waits_and_never_deletes_the_offsets_of_the_other() -> None:
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "group": "g"}
+    older = resource("ConsumerGroup", "a", age=9, **wanted)
+    younger = resource("ConsumerGroup", "b", deletionPolicy="Delete", **wanted)
+    zookeeper = group_with_offsets()
+    kube = run([older, younger], [cluster()], zookeeper)
+    reasons = [reason(kube, "ConsumerGroup", name) for name in ("a", "b")]
+    assert reasons == ["Observed", "ResourceConflict"]
+
+    going = resource("ConsumerGroup", "b", deleted=True, deletionPolicy="Delete", **wanted)
+    kube = run([going], [cluster(), older], zookeeper)
+    assert [one.reason for one in kube.told] == ["GroupAbandoned"]
+    assert zookeeper.deleted == []
+    # Nor does the older one while the younger is there to read on.
+    going = resource("ConsumerGroup", "a", age=9, deleted=True, deletionPolicy="Delete", **wanted)
+    run([going], [cluster(), younger], zookeeper)
+    assert zookeeper.deleted == []
+    # If both go, nobody reads on.
+    also = resource("ConsumerGroup", "b", deleted=True, **wanted)
+    run([going], [cluster(), also], zookeeper)
+    assert zookeeper.deleted == [consumers.group_path("g")]
+
+
+def test_groups_of_a_paused_cluster_start_no_driver_and_lose_no_offsets() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task}
+    running = resource("ConsumerGroup", "g", **wanted)
+    going = resource("ConsumerGroup", "g", deleted=True, deletionPolicy="Delete", **wanted)
+    zookeeper = group_with_offsets()
+    for body in (running, going):
+        kube = run([body], [cluster(paused=True)], zookeeper)
+        assert reason(kube, "ConsumerGroup", "g") == "Paused"
+        assert (kube.names("Pod"), zookeeper.deleted) == ([], [])
+    assert run([running], [cluster()], zookeeper).names("Pod") == ["g-driver"]
+    run([going], [cluster()], zookeeper)
+    assert zookeeper.deleted == [consumers.group_path("g")]
+
+
+def test_claim_of_a_job_is_looked_at_once_for_each_generation() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)
+    kube = run([group], [cluster()], group_with_offsets())
+    seen = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "g")
+    pod = kube.get("v1", "Pod", "n", "g-driver")
+    assert seen is not None
+    assert pod is not None
+    unread = frozenset({"PersistentVolumeClaim"})
+    kube = run([seen], [cluster(), pod], group_with_offsets(), unread)
+    assert reason(kube, "ConsumerGroup", "g") == "Pending"
+    changed = {**seen, "metadata": {**seen["metadata"], "generation": 2}}
+    kube = run([changed], [cluster(), pod], group_with_offsets(), unread)
+    assert reason(kube, "ConsumerGroup", "g") == "DriverRejected"
+
+
+def test_job_is_not_stopped_for_a_reset_that_cannot_be_carried_out_now() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "topics": ["t"], "job": task}
+    started = run([resource("ConsumerGroup", "g", **wanted)], [cluster()], group_with_offsets())
+    (pod,) = [started.get("v1", "Pod", "n", name) for name in started.names("Pod")]
+    assert pod is not None
+    reset = {"requestId": "1", "strategy": "Earliest"}
+    zookeeper = group_with_offsets()
+    state = znodes.PartitionState(BrokerId(0), LeaderEpoch(0), (BrokerId(0),), ControllerEpoch(1))
+    zookeeper.put(znodes.state_path("t", 0), znodes.encode_state(state))
+    asking = resource("ConsumerGroup", "g", reset=reset, **wanted)
+    kube = run([asking], [cluster(), pod], zookeeper)
+    assert reason(kube, "ConsumerGroup", "g") == "BrokersUnreachable"
+    unheard = resource("ConsumerGroup", "g", reset=reset, **wanted)
+    refused = run([unheard], [cluster(), pod], group_with_offsets())
+    assert reason(refused, "ConsumerGroup", "g") == "ResetWithoutPartitions"
+    left = refused.get("", "ConsumerGroup", "n", "g")
+    assert left is not None
+    ready = condition_of(left["status"], "Ready")
+    assert ready is not None
+    assert ready["message"].endswith("no topic of spec.topics exists")
+    paused = run([asking], [cluster(paused=True), pod], zookeeper)
+    assert reason(paused, "ConsumerGroup", "g") == "Paused"
+    for each in (kube, refused, paused):
+        assert each.names("Pod") == ["g-driver"]
+
+
+def test_offsets_that_are_in_the_brokers_are_not_said_to_be_deleted_while_none_answers() -> None:
+    wanted: dict[str, Any] = {
+        "clusterRef": {"name": "c"},
+        "deletionPolicy": "Delete",
+        "offsetStore": "Both",
+    }
+    zookeeper = group_with_offsets()
+    group = resource("ConsumerGroup", "g", **wanted)
+    kube = run([group], [cluster()], zookeeper)
+    assert reason(kube, "ConsumerGroup", "g") == "BrokersUnreachable"
+    going = resource("ConsumerGroup", "g", deleted=True, **wanted)
+    kube = run([going], [cluster()], zookeeper)
+    assert reason(kube, "ConsumerGroup", "g") == "Deleting"
+    assert zookeeper.deleted == []
+
+
+def test_lag_that_is_not_known_any_more_has_no_series() -> None:
+    observed = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, offsetStore="Both")
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    with_job = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)
+    invalid = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topicPattern="(")
+    older = resource("ConsumerGroup", "a", age=9, clusterRef={"name": "c"}, group="g")
+    away = cluster(zookeeper={"connect": "away:1"})
+    lag = metrics.GroupLag("n", "c", "g", {TopicPartition("t", 0): 5}, {}, read_at=7)
+
+    def series(batch: list[dict[str, Any]], *others: dict[str, Any]) -> set[tuple[str, float]]:
+        metrics.GROUP_LAGS.put(observed["metadata"]["uid"], lag)
+        run(batch, list(others), group_with_offsets())
+        return {
+            (one.name, one.value)
+            for family in metrics.GROUP_LAGS.collect()
+            for one in family.samples
+        }
+
+    # No broker answers in the first case. An alert asks when the lag was read last.
+    last_read = {("odradek_consumergroup_lag_read_timestamp_seconds", 7)}
+    assert series([observed], cluster()) == last_read
+    assert series([observed], away) == last_read
+    assert series([with_job], cluster()) == set()
+    assert series([invalid], cluster()) == set()
+    assert series([observed], cluster(), older) == set()
+    # The resource is gone.
+    assert series([], cluster()) == set()
+
+
+def test_lag_of_a_namespace_that_another_operator_acts_in_is_not_told() -> None:
+    observed = resource("ConsumerGroup", "g", clusterRef={"name": "c"})
+    lag = metrics.GroupLag("n", "c", "g", {}, {}, read_at=7)
+    metrics.GROUP_LAGS.put(observed["metadata"]["uid"], lag)
+    store = ResourceStore()
+    store.put(observed)
+    standby = Reconciler(context(MemoryKube(observed)), store, may_act=lambda _namespace: False)
+    standby.reconcile("n", ClusterKey("n", "c"), {key_of(observed): observed})
+    assert not [one for family in metrics.GROUP_LAGS.collect() for one in family.samples]
+
+
+def test_group_is_deleted_even_if_its_spec_became_invalid() -> None:
+    wanted: dict[str, Any] = {
+        "clusterRef": {"name": "c"},
+        "deletionPolicy": "Delete",
+        "topicPattern": "(",
+    }
+    zookeeper = group_with_offsets()
+    run([resource("ConsumerGroup", "g", deleted=True, **wanted)], [cluster()], zookeeper)
+    assert zookeeper.deleted == [consumers.group_path("g")]
+
+
+def test_many_groups_are_looked_at_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that does not answer takes seconds for each: one after the other is minutes."""
+    together = threading.Barrier(WRITERS)
+    looked: queue.Queue[str] = queue.Queue()
+
+    def look(_context: object, body: Body, *_: object) -> float:
+        together.wait(30)
+        looked.put(body["metadata"]["name"])
+        return 15.0
+
+    monkeypatch.setattr(group_reconcile, "reconcile", look)
+    names = [f"g{number}" for number in range(2 * WRITERS)]
+    groups = [resource("ConsumerGroup", name, clusterRef={"name": "c"}) for name in names]
+    store, batch = ResourceStore(), {key_of(one): one for one in groups}
+    for one in groups:
+        store.put(one)
+    done = Reconciler(context(MemoryKube(*groups)), store).reconcile(
+        "n", ClusterKey("n", "c"), batch
+    )
+    assert done == dict.fromkeys(batch, 15.0)
+    assert sorted(looked.get_nowait() for _ in names) == sorted(names)
+
+
+def test_job_goes_on_while_nobody_can_tell_how_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> ClientFiles:
+        raise KubeError(500, "the API server is away")
+
+    monkeypatch.setattr(zookeeper_login, "client_files", fail)
+    job = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=job)
+    store = ResourceStore()
+    for body in (group, cluster()):
+        store.put(body)
+    kube = MemoryKube(group, cluster())
+    effects = context(kube, MemoryPool({"zk:2181": existing_topic()}))
+    done = Reconciler(effects, store).reconcile("n", ClusterKey("n", "c"), {key_of(group): group})
+    assert [type(one) for one in done.values()] == [KubeError]
+    # Nothing is said or changed that nobody knows.
+    assert (kube.statuses, kube.names("Pod")) == ([], [])
+
+
+def test_job_of_a_cluster_in_conflict_says_so_and_one_of_a_taken_group_is_stopped() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    wanted: dict[str, Any] = {
+        "clusterRef": {"name": "c"},
+        "topics": ["t"],
+        "job": task,
+        "group": "g",
+    }
+    older = cluster(
+        namespace="production", age=9, zookeeper={"connect": "zk.n.svc.cluster.local:2181"}
+    )
+    kube = run([resource("ConsumerGroup", "g", **wanted)], [cluster(), older], existing_topic())
+    assert reason(kube, "ConsumerGroup", "g") == "ClusterConflict"
+
+    younger = resource("ConsumerGroup", "b", **wanted)
+    started = run([younger], [cluster()], group_with_offsets())
+    (pod,) = [started.get("v1", "Pod", "n", name) for name in started.names("Pod")]
+    assert pod is not None
+    rival = resource("ConsumerGroup", "a", age=9, **{**wanted, "job": None})
+    del rival["spec"]["job"]
+    kube = run([younger], [cluster(), rival, pod], group_with_offsets())
+    assert reason(kube, "ConsumerGroup", "b") == "ResourceConflict"
+    assert kube.names("Pod") == []
+    # Its end was wanted: once the group is free it starts at once, and nothing counts as a failure.
+    left = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "b")
+    assert left is not None
+    again = run([left], [cluster()], group_with_offsets())
+    assert again.names("Pod") == ["b-driver"]
+
+
+def test_driver_that_waits_for_secrets_which_do_not_exist_says_which() -> None:
+    secrets = [{"name": "there"}, {"name": "none"}]
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}, "secretRefs": secrets}
+    group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)
+    there = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "there", "namespace": "n"}}
+    kube = run([group], [cluster(), there], group_with_offsets())
+    seen = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "g")
+    pod = kube.get("v1", "Pod", "n", "g-driver")
+    secrets_of_all = kube.select("v1", "Secret", "n")
+    assert seen is not None
+    assert pod is not None
+    told = []
+    for node in ({}, {"nodeName": "node1"}):
+        placed = {**pod, "spec": {**pod["spec"], **node}}
+        kube = run([seen], [cluster(), placed, *secrets_of_all], group_with_offsets())
+        found = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "g")
+        assert found is not None
+        condition = condition_of(found["status"], "Ready")
+        assert condition is not None
+        assert condition["reason"] == "Pending"
+        told.append(condition["message"])
+    assert told == [
+        "the driver pod is starting",
+        "the driver waits for Secrets that do not exist: none",
+    ]
+
+
+def test_job_that_stalled_after_a_change_may_go_back_to_its_former_query() -> None:
+    """What its driver found wrong with the state, or with the query, is no query to keep."""
+
+    def counting(sql: str, status: dict[str, Any]) -> dict[str, Any]:
+        body = elsewhere(namespace="n")
+        body["spec"]["job"]["sql"] = sql
+        return {**body, "status": status}
+
+    def passed(body: dict[str, Any], *others: Any) -> tuple[MemoryKube, dict[str, Any]]:
+        kube = run([body], [cluster(), *others], group_with_offsets())
+        found = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "g")
+        assert found is not None
+        return kube, found["status"]
+
+    kube, told = passed(counting("select 2", {}))
+    (pod,), (file, *_) = kube.select("", "Pod", "n"), kube.select("", "ConfigMap", "n")
+    ended = {"exitCode": 2, "message": "odradek-spark: StatefulQueryChanged: the state is another"}
+    container = {"name": "driver", "state": {"terminated": ended}}
+    pod["status"] = {"phase": "Failed", "containerStatuses": [container]}
+    # The driver of the query before has told of it.
+    told["job"]["keepsState"] = True
+    for _ in range(2):
+        kube, told = passed(counting("select 1", told), *kube.select("", "Pod", "n"), file)
+    assert kube.names("Pod") == []
+    kube, told = passed(counting("select 1", told), file)
+    assert kube.names("Pod") == ["g-driver"]
+    started = kube.get("v1", "ConfigMap", "n", "g-job")
+    assert started is not None
+    assert "select 1" in started["data"]["job.json"]

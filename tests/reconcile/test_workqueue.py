@@ -1,0 +1,192 @@
+"""The queues of resources: what wakes what, and what waits behind a pass."""
+
+import queue
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from odradek_operator.loop.workqueue import WorkQueues
+from odradek_operator.shared import metrics
+from odradek_operator.shared.spec import ClusterKey
+from odradek_operator.shared.store import ResourceKey, ResourceStore
+from tests.reconcile.in_memory import as_ready, cluster, elsewhere, resource
+
+
+def test_queue_that_is_told_is_what_waits_now_behind_a_pass_that_hangs() -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def reconcile(
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        hangs.set()
+        goes_on.wait(30)
+        return dict.fromkeys(batch, 60.0)
+
+    def waiting() -> float | None:
+        place = {"namespace": "n", "cluster": "c"}
+        return metrics.REGISTRY.get_sample_value("odradek_operator_queued_resources", place)
+
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        queues.submit(cluster())
+        assert hangs.wait(30)
+        assert waiting() == 0
+        for name in ("t1", "t2"):
+            queues.submit(resource("Topic", name, clusterRef={"name": "c"}))
+        assert waiting() == 2
+    finally:
+        goes_on.set()
+        queues.stop()
+
+
+def test_groups_whose_brokers_do_not_answer_do_not_delay_their_cluster() -> None:
+    rolls, goes_on = threading.Event(), threading.Event()
+    asked: queue.Queue[str] = queue.Queue()
+
+    def reconcile(
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        for key in batch:
+            if key.kind == "ConsumerGroup":
+                asked.put(key.name)
+                assert goes_on.wait(30)
+            else:
+                rolls.set()
+        return dict.fromkeys(batch, 60.0)
+
+    def waiting() -> float | None:
+        place = {"namespace": "n", "cluster": "c"}
+        return metrics.REGISTRY.get_sample_value("odradek_operator_queued_resources", place)
+
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        queues.submit(resource("ConsumerGroup", "g", clusterRef={"name": "c"}))
+        assert asked.get(timeout=30) == "g"
+        queues.submit(cluster())
+        assert rolls.wait(30)
+        queues.submit(resource("ConsumerGroup", "h", clusterRef={"name": "c"}))
+        # The former was woken by its cluster, too.
+        assert waiting() == 2
+    finally:
+        goes_on.set()
+        queues.stop()
+
+
+def test_cluster_that_is_gone_gets_one_more_pass_with_nothing_in_it() -> None:
+    batches: queue.Queue[set[str]] = queue.Queue()
+
+    def reconcile(
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        batches.put({key.name for key in batch})
+        return dict.fromkeys(batch, 60.0)
+
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        queues.submit(cluster())
+        assert batches.get(timeout=30) == {"c"}
+        queues.drop(cluster())
+        assert batches.get(timeout=30) == set()
+    finally:
+        queues.stop()
+
+
+def test_what_was_ready_is_looked_at_when_its_cluster_changes_or_goes() -> None:
+    batches: queue.Queue[str] = queue.Queue()
+
+    def reconcile(
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        for key in batch:
+            batches.put(key.name)
+        return dict.fromkeys(batch, 600.0)
+
+    def looked_at(count: int) -> set[str]:
+        return {batches.get(timeout=30) for _ in range(count)}
+
+    def version(revision: int, **meta: Any) -> dict[str, Any]:
+        body = cluster()
+        return body | {"metadata": {**body["metadata"], "resourceVersion": str(revision), **meta}}
+
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        queues.submit(version(1))
+        assert looked_at(1) == {"c"}
+        queues.submit(as_ready(resource("Topic", "t", clusterRef={"name": "c"}), "Synced"))
+        assert looked_at(1) == {"t"}
+        # Its status alone changes nothing for the Topic; what comes next is looked at behind it.
+        queues.submit(version(2))
+        assert looked_at(1) == {"c"}
+        queues.submit(version(3, generation=2))
+        assert looked_at(2) == {"c", "t"}
+        queues.submit(version(4, generation=2, uid="another"))
+        assert looked_at(2) == {"c", "t"}
+        queues.drop(version(4, generation=2, uid="another"))
+        assert looked_at(1) == {"t"}
+        assert batches.empty()
+    finally:
+        queues.stop()
+
+
+def test_topics_are_looked_at_as_a_reassignment_moves_their_replicas() -> None:
+    batches: queue.Queue[str] = queue.Queue()
+
+    def reconcile(
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        for key in batch:
+            batches.put(key.name)
+        return dict.fromkeys(batch, 600.0)
+
+    def looked_at(count: int) -> set[str]:
+        return {batches.get(timeout=30) for _ in range(count)}
+
+    def moving(revision: int, phase: str, done: int) -> dict[str, Any]:
+        body = resource("Reassignment", "r", clusterRef={"name": "c"}, mode="X", topics=["t"])
+        meta = {**body["metadata"], "resourceVersion": str(revision)}
+        return body | {
+            "metadata": meta,
+            "status": {"phase": phase, "partitions": {"total": 2, "done": done}},
+        }
+
+    store = ResourceStore()
+    queues = WorkQueues(store, reconcile)
+    try:
+        for name in ("t", "other"):
+            queues.submit(as_ready(resource("Topic", name, clusterRef={"name": "c"}), "Synced"))
+        assert looked_at(2) == {"t", "other"}
+        queues.submit(moving(1, "Running", 0))
+        assert looked_at(2) == {"r", "t"}
+        for revision, phase, done in ((2, "Running", 1), (3, "Completed", 2)):
+            # The operator knows what it wrote before the event comes.
+            store.put(moving(revision, phase, done))
+            queues.submit(moving(revision, phase, done))
+            assert looked_at(1) == {"t"}
+        queues.submit(moving(3, "Completed", 2))
+        assert batches.empty()
+    finally:
+        queues.stop()
+
+
+def test_what_a_cluster_allows_is_looked_at_when_the_cluster_changes() -> None:
+    batches: queue.Queue[tuple[str, str]] = queue.Queue()
+
+    def reconcile(
+        namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        for key in batch:
+            batches.put((namespace, key.name))
+        return dict.fromkeys(batch, 600.0)
+
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        running = elsewhere()
+        running["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+        queues.submit(running)
+        assert batches.get(timeout=30) == ("m", "g")
+        queues.submit(cluster())
+        assert {batches.get(timeout=30), batches.get(timeout=30)} == {("n", "c"), ("m", "g")}
+        queues.drop(cluster())
+        assert batches.get(timeout=30) == ("m", "g")
+    finally:
+        queues.stop()
