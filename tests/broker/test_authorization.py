@@ -15,8 +15,10 @@ from odradek.protocol.api import APIS
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import acls
 from odradek.security.acls import AclOperation, PatternType, PermissionType, ResourceType
-from tests.support import authorization_cases, zookeeper
-from tests.support.authorization_cases import ADMIN, CASES, NEWER_CASES, SENDER, Asker, Connection
+from tests.support import authorization_asker, zookeeper
+from tests.support.asking import ADMIN, SENDER, Connection
+from tests.support.authorization_asker import Asker
+from tests.support.authorization_cases import CASES, NEWER_CASES
 from tests.support.broker import Broker
 from tests.support.ports import free_port
 
@@ -47,9 +49,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     chroot = zookeeper.Chroot()
     chroot.start()
     with chroot.client() as client:
-        authorization_cases.allow_administrator(client)
+        authorization_asker.allow_administrator(client)
     settings = {
-        **authorization_cases.SETTINGS,
+        **authorization_asker.SETTINGS,
         "odradek.metrics.port": str(METRICS_PORT),
         # Kafka 2.8 verifies no transactions.
         "transaction.partition.verification.enable": "false",
@@ -73,8 +75,8 @@ def test_newer_codes_are_those_of_kafka(tmp_path: Path) -> None:
     chroot = zookeeper.Chroot()
     chroot.start()
     with chroot.client() as client:
-        authorization_cases.allow_administrator(client)
-    running = Broker(tmp_path, 1, chroot.connect, authorization_cases.SETTINGS)
+        authorization_asker.allow_administrator(client)
+    running = Broker(tmp_path, 1, chroot.connect, authorization_asker.SETTINGS)
     try:
         running.start()
         asker = Asker(running.port)

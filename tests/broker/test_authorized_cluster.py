@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support import authorization_cases, zookeeper
+from tests.support import authorization_asker, zookeeper
 from tests.support.broker import Cluster, wait_until
 from tests.support.clients import consume_all, create_topic, produce_all
 from tests.support.secure_broker import SecureBroker, jaas
@@ -15,10 +15,10 @@ class NamedBroker(SecureBroker):
 
 
 def test_brokers_that_an_acl_lets_in_replicate(tmp_path: Path) -> None:
-    made = Cluster(tmp_path, brokers=2, settings=authorization_cases.SETTINGS)
+    made = Cluster(tmp_path, brokers=2, settings=authorization_asker.SETTINGS)
     made.zookeeper.start()
     with made.zookeeper.client() as client:
-        authorization_cases.allow_administrator(client)
+        authorization_asker.allow_administrator(client)
     with made as cluster:
         create_topic(cluster.bootstrap, "t", replicas=2)
         sent = [b"%d" % number for number in range(100)]
@@ -32,7 +32,7 @@ def test_broker_that_lets_no_broker_in_says_so(tmp_path: Path) -> None:
     chroot = zookeeper.Chroot()
     chroot.start()
     settings = {
-        **authorization_cases.SETTINGS,
+        **authorization_asker.SETTINGS,
         "inter.broker.listener.name": "BROKERS",
         "sasl.enabled.mechanisms": "PLAIN",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",

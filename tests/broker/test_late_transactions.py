@@ -52,7 +52,7 @@ from odradek.protocol.messages.transactions import (
 )
 from odradek.values import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from tests.support import clients
-from tests.support.authorization_cases import ADMIN, Connection
+from tests.support.asking import ADMIN, Connection
 from tests.support.broker import STEADY, Cluster, wait_until
 
 TOPIC, GROUP = "t", "g"

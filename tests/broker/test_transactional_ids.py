@@ -14,7 +14,7 @@ from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from odradek.values import TRANSACTIONS_TOPIC
-from tests.support.authorization_cases import ADMIN, Connection
+from tests.support.asking import ADMIN, Connection
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET
 from tests.support.hanging_transactions import begun

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import authorization_cases
+from tests.support import authorization_asker
 from tests.support.broker import Cluster, wait_until
 from tests.support.kafka_peer import Tools
 
@@ -17,11 +17,11 @@ ACLS = "kafka.admin.AclCommand"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two brokers with an authorizer; whoever comes from this machine may do everything."""
     made = Cluster(
-        tmp_path_factory.mktemp("acls"), brokers=2, settings=authorization_cases.SETTINGS
+        tmp_path_factory.mktemp("acls"), brokers=2, settings=authorization_asker.SETTINGS
     )
     made.zookeeper.start()
     with made.zookeeper.client() as client:
-        authorization_cases.allow_administrator(client)
+        authorization_asker.allow_administrator(client)
     with made:
         yield made
 

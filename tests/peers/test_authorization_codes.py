@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import authorization_cases, zookeeper
-from tests.support.authorization_cases import NEWER_CASES, Asker
+from tests.support import authorization_asker, zookeeper
+from tests.support.authorization_asker import Asker
+from tests.support.authorization_cases import NEWER_CASES
 from tests.support.kafka_broker import KafkaBroker, NewerKafkaBroker
 
 CODES = Path(__file__).parents[1] / "broker"
@@ -36,10 +37,10 @@ def test_the_recorded_newer_codes_are_those_of_kafka(tmp_path: Path) -> None:
 def _ask(folder: Path, kind: type[KafkaBroker], *, newer: bool) -> Mapping[str, str]:
     chroot = zookeeper.Chroot()
     chroot.start()
-    broker = kind(folder, 1, chroot.connect, authorization_cases.SETTINGS)
+    broker = kind(folder, 1, chroot.connect, authorization_asker.SETTINGS)
     try:
         with chroot.client() as client:
-            authorization_cases.allow_administrator(client)
+            authorization_asker.allow_administrator(client)
         broker.start()
         asker = Asker(broker.port)
         asker.prepare()

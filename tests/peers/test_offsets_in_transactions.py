@@ -10,7 +10,7 @@ import pytest
 
 from odradek.protocol.messages import group_offsets, groups, topics, transactions
 from tests.support import zookeeper
-from tests.support.authorization_cases import ADMIN, Connection
+from tests.support.asking import ADMIN, Connection
 from tests.support.broker import Broker
 from tests.support.kafka_broker import KafkaBroker
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import clients, kafka_peer
-from tests.support.authorization_cases import ADMIN, Connection
+from tests.support.asking import ADMIN, Connection
 from tests.support.broker import Cluster
 from tests.support.hanging_transactions import UNVERIFIED, begun, leave_hanging, write
 from tests.support.kafka_peer import Tools

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from odradek.protocol.messages import groups, produce
-from tests.support.authorization_cases import Connection
+from tests.support.asking import Connection
 from tests.support.logs import batch
 from tests.support.transaction_edges import SETTINGS, Producer
 

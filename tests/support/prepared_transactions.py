@@ -36,7 +36,7 @@ from odradek.protocol.messages.transactions import (
 from odradek.values import NO_LEADER, BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from odradek.zk.znodes import PartitionState, TopicAssignment
-from tests.support.authorization_cases import ADMIN, Connection
+from tests.support.asking import ADMIN, Connection
 from tests.support.broker import wait_until
 from tests.support.open_transactions import TIMEOUT_MS
 

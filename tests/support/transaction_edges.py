@@ -11,7 +11,9 @@ from typing import Any
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import groups, producers, transactions
-from tests.support.authorization_cases import ADMIN, Connection, codes, creation
+from tests.support.asking import ADMIN, Connection
+from tests.support.authorization_asker import codes
+from tests.support.authorization_requests import creation
 
 TOPIC, PARTITIONS = "edges", 3
 GROUP = "readers"

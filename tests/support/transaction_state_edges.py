@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from odradek.protocol.messages import groups, transaction_states
-from tests.support.authorization_cases import ADMIN, Connection, creation
+from tests.support.asking import ADMIN, Connection
+from tests.support.authorization_requests import creation
 from tests.support.hanging_transactions import write
 from tests.support.transaction_edges import INT_MAX, LONG_MAX, PARTITIONS, TOPIC, Producer
 

@@ -16,7 +16,7 @@ from odradek.tools import transaction_states
 from odradek.tools.command_line import connected
 from odradek.values import TopicPartition as OwnPartition
 from tests.support import clients, preloaded, secured_cluster
-from tests.support.authorization_cases import ADMIN, Connection
+from tests.support.asking import ADMIN, Connection
 from tests.support.broker import Cluster, wait_until
 from tests.support.hanging_transactions import (
     UNVERIFIED,
