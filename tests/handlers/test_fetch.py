@@ -200,3 +200,23 @@ async def test_a_fetch_waits_once_nothing_is_left_to_ask_for_or_many_bytes_are_w
             await asyncio.sleep(0)
         await replicas.manager.append([(key, logs.batch(b"value"))], 1, 0, Origin.CLIENT)
         assert await task
+
+
+async def test_a_fetch_waits_for_more_bytes_in_the_newest_segment_only(
+    broker: Broker, replicas: Replicas
+) -> None:
+    """A reader far behind would wait at the end of each segment."""
+    await replicas.lead()
+    await replicas.manager.append([(KEY, logs.batch(b"old"))], 1, 0, Origin.CLIENT)
+    replicas.manager.partitions[KEY].log.roll()
+    await replicas.manager.append([(KEY, logs.batch(b"new"))], 1, 0, Origin.CLIENT)
+    consumer = Consumer(broker)
+    many = 1 << 20
+    async with asyncio.timeout(60):
+        assert await consumer.fetch(KEY, 0, many)
+        task = asyncio.create_task(consumer.fetch(KEY, 1, many))
+        while not len(replicas.manager._hosted.for_high_watermark):
+            assert not task.done()
+            await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

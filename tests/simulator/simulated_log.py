@@ -288,10 +288,10 @@ class SimulatedLog:
                 break
             found.append(one)
         if not found:
-            return LogSlice(offset, None, more=False)
+            return LogSlice(offset, None, more_segments=False)
         aborted = aborted_between([self], offset, found[-1].end) if committed else ()  # type: ignore[list-item]
         region: Any = Region(pack(found))
-        return LogSlice(offset, region, more=False, aborted=aborted)
+        return LogSlice(offset, region, more_segments=False, aborted=aborted)
 
     plan = read
 

@@ -1,11 +1,12 @@
 """Fetch: regions of segment files for consumers and followers, and the wait for more.
 
 A consumer reads below the high watermark, one of committed records below the last stable offset, a
-follower up to the log end. The fetch position of a
-follower also reports what it has. One pass plans a region per partition without reading records. If
-the pass finds less than `min_bytes` and no error, the fetch waits until one of its partitions
-advances, then plans again. A partition whose reader is at the end costs one comparison. The wait
-ends early if the client asks something else behind the fetch, which would wait as long.
+follower up to the log end. The fetch position of a follower also reports what it has. One pass
+plans a region per partition without reading records. If the pass finds less than `min_bytes` and no
+error, the fetch waits until one of its partitions advances, then plans again. As in Kafka, it does
+not wait where a partition has more in later segments. A partition whose reader is at the end costs
+one comparison. The wait ends early if the client asks something else behind the fetch, which would
+wait as long.
 
 A fetch of up to `PARTITIONS_AT_ONCE` partitions does not give the event loop back between its plan
 and its wait, so nothing advances in between. A larger one plans in slices. It begins to watch its
@@ -475,6 +476,9 @@ class FetchReader:
                 result.error = refusal.code
             else:
                 result.region, result.aborted = piece.region, piece.aborted
+                if piece.more_segments:
+                    # A fetch reads one segment, and nothing is appended to an older one.
+                    found.settled = True
                 if not piece.whole and not limits.strict:
                     # A reader takes an incomplete batch for one too large for it (KIP-74).
                     release([result])

@@ -31,7 +31,8 @@ class LogSlice(NamedTuple):
 
     `offset` is the requested one. The region starts with the batch that holds it, and may end
     inside a batch where max_bytes cut it off, as in Kafka; `whole` is False when that is its very
-    first batch. `more` tells that bytes below the bound follow. The receiver closes the region.
+    first batch. `more_segments` tells that bytes below the bound are in later segments. The
+    receiver closes the region.
 
     `unverified` lists what `verify` has to check before the slice is served; `truncations` is the
     number of truncations of the log when the read was planned. `aborted` are the aborted
@@ -40,7 +41,7 @@ class LogSlice(NamedTuple):
 
     offset: int
     region: Region | None
-    more: bool
+    more_segments: bool
     unverified: tuple[UnverifiedRange, ...] = ()
     truncations: int = 0
     whole: bool = True
@@ -69,7 +70,7 @@ class ReadPlan(NamedTuple):
     segment: Segment | None
     position: int
     length: int
-    more: bool
+    more_segments: bool
     unverified: tuple[UnverifiedRange, ...] = ()
     truncations: int = 0
     whole: bool = True
@@ -150,11 +151,11 @@ class LogReader:
             aborted = aborted_between(plan.later, offset, plan.upto)
             if committed and plan.truncations != self._segments.truncations:
                 region.close()  # the markers may be gone: another read knows what is decided now
-                return LogSlice(offset, None, more=False)
+                return LogSlice(offset, None, more_segments=False)
             return LogSlice(
                 offset,
                 region,
-                plan.more,
+                plan.more_segments,
                 plan.unverified,
                 plan.truncations,
                 plan.whole,
@@ -224,7 +225,6 @@ class LogReader:
         unverified: tuple[UnverifiedRange, ...] = ()
         if not fresh:
             unverified = (UnverifiedRange(segment, offset, position, piece_end, size, *around),)
-        more = piece_end < limit or bound > next_base
         whole = piece_end >= min(first_end, limit)
         end = bound if bound < next_base else next_base
         if piece_end < limit and any(map(len, (one.aborted for one in later))):
@@ -234,7 +234,17 @@ class LogReader:
                 return self._plan(offset, max_bytes, upto, min_one, committed)
             except OSError as error:
                 raise self._failure.storage_error(error) from error
-        return ReadPlan(segment, position, length, more, unverified, truncations, whole, end, later)
+        return ReadPlan(
+            segment,
+            position,
+            length,
+            bound > next_base,
+            unverified,
+            truncations,
+            whole,
+            end,
+            later,
+        )
 
     def _out_of_range(self, offset: int) -> KafkaError:
         segments = self._segments
