@@ -150,7 +150,13 @@ class Consumer:
         self._broker = broker
         self._context = RequestContext(12, "c", "PLAINTEXT", "h", 1, unasked=unasked.Unasked())
 
-    async def fetch(self, key: TopicPartition, offset: int = 0, min_bytes: int = 1) -> bool:
+    async def fetch(
+        self,
+        key: TopicPartition,
+        offset: int = 0,
+        min_bytes: int = 1,
+        max_bytes: int = fetch_answers.UNLIMITED_BYTES,
+    ) -> bool:
         """Return whether there were records."""
         asked = FetchPartition(
             partition=key.partition, fetch_offset=offset, partition_max_bytes=1 << 20
@@ -159,6 +165,7 @@ class Consumer:
             replica_id=-1,
             max_wait_ms=600_000,
             min_bytes=min_bytes,
+            max_bytes=max_bytes,
             topics=[FetchTopic(topic=key.topic, partitions=[asked])],
         )
         answer = await fetch.fetch(self._broker, request, self._context)
@@ -220,3 +227,14 @@ async def test_a_fetch_waits_for_more_bytes_in_the_newest_segment_only(
             await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_fetch_does_not_wait_for_more_bytes_than_it_may_have(
+    broker: Broker, replicas: Replicas
+) -> None:
+    await replicas.lead()
+    for _ in range(2):
+        await replicas.manager.append([(KEY, logs.batch(b"value"))], 1, 0, Origin.CLIENT)
+    most = len(logs.batch(b"value")) + 1
+    async with asyncio.timeout(60):
+        assert await Consumer(broker).fetch(KEY, 0, min_bytes=1 << 20, max_bytes=most)

@@ -55,13 +55,15 @@ def unasked_of(request: FetchRequest, context: RequestContext) -> Unasked | None
 def limits_of(
     broker: Broker, request: FetchRequest, context: RequestContext, max_wait_ms: int
 ) -> FetchLimits:
-    """Return the limits of a request, which waits for up to `max_wait_ms`."""
+    """Return the limits of a request, which waits for up to `max_wait_ms`, but as in Kafka not for
+    more bytes than it may have.
+    """
+    most = UNLIMITED_BYTES if request.replica_id >= 0 else broker.config.fetch_max_bytes
+    max_bytes = min(request.max_bytes, most)
     limits = FetchLimits(
         max_wait_ms,
-        request.min_bytes,
-        min(request.max_bytes, UNLIMITED_BYTES)
-        if request.replica_id >= 0
-        else min(request.max_bytes, broker.config.fetch_max_bytes),
+        min(request.min_bytes, max_bytes),
+        max_bytes,
         strict=context.version < FIRST_WITH_HARD_LIMIT_LIFTED,
         committed=request.isolation_level == READ_COMMITTED,
     )
