@@ -16,6 +16,7 @@ from odradek.log.records.batch import Origin
 from odradek.log.segment.files import Region
 from odradek.net import unasked
 from odradek.net.memory_quotas import AnswerMemory
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.regions import Records
 from odradek.replica import fetch_specs, reads
@@ -141,6 +142,26 @@ async def test_a_partition_named_twice_is_planned_and_answered_once(
     assert isinstance(found, Region)
     found.close()
     assert planned == [0, 0], "the last entry counts"
+
+
+@pytest.mark.parametrize("version", [0, 3, 4, 5, 6])
+async def test_consumers_that_know_no_storage_error_look_for_another_leader(
+    broker: Broker, replicas: Replicas, version: int
+) -> None:
+    """Those of Kafka 0.9 would end."""
+    await replicas.lead()
+    replicas.manager.partitions[KEY].offline = True
+    asked = FetchPartition(partition=KEY.partition, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=1,
+        topics=[FetchTopic(topic=KEY.topic, partitions=[asked])],
+    )
+    answer = await fetch.fetch(broker, request, RequestContext(version, "c", "PLAINTEXT", "h", 1))
+    [part] = answer.responses[0].partition_responses
+    known = ErrorCode.NOT_LEADER_OR_FOLLOWER if version < 6 else ErrorCode.KAFKA_STORAGE_ERROR
+    assert part.error_code == known
 
 
 class Consumer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -18,6 +19,7 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tests.support import logs
 from tests.support.logs import START_MS
 from tests.support.replicas import KEY, Replicas
 
@@ -38,14 +40,17 @@ def converters(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return threads
 
 
-async def send(broker: Broker) -> ErrorCode:
-    part = PartitionProduceData(index=KEY.partition, records=MESSAGES)
+async def send(
+    broker: Broker, version: int = 2, records: bytes = MESSAGES, acks: int = 1
+) -> ErrorCode:
+    part = PartitionProduceData(index=KEY.partition, records=records)
     request = ProduceRequest(
-        acks=1,
-        timeout_ms=0,
+        acks=acks,
+        timeout_ms=600_000,
         topic_data=[TopicProduceData(name=KEY.topic, partition_data=[part])],
     )
-    answer = await produce.produce(broker, request, RequestContext(2, "c", "PLAINTEXT", "h", 1))
+    context = RequestContext(version, "c", "PLAINTEXT", "h", 1)
+    answer = await produce.produce(broker, request, context)
     assert isinstance(answer, ProduceResponse)
     return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
@@ -66,3 +71,31 @@ async def test_what_this_broker_does_not_lead_is_refused_unconverted(
     await replicas.take(leader=2, isr=(1, 2), replicas=(1, 2))
     assert await send(broker) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert converters == []
+
+
+@pytest.mark.parametrize("version", [2, 3, 4, 9])
+async def test_producers_that_know_no_storage_error_look_for_another_leader(
+    broker: Broker, replicas: Replicas, version: int
+) -> None:
+    """They would give the records up."""
+    await replicas.lead()
+    replicas.manager.partitions[KEY].offline = True
+    records = MESSAGES if version < 3 else logs.batch(b"value")
+    told = ErrorCode.NOT_LEADER_OR_FOLLOWER if version < 4 else ErrorCode.KAFKA_STORAGE_ERROR
+    assert await send(broker, version, records) is told
+
+
+@pytest.mark.parametrize("version", [3, 9])
+async def test_so_do_they_if_the_disk_fails_while_they_wait(
+    broker: Broker, replicas: Replicas, version: int
+) -> None:
+    await replicas.lead(isr=(1, 2), replicas=(1, 2))
+    task = asyncio.create_task(send(broker, version, logs.batch(b"value"), acks=-1))
+    async with asyncio.timeout(60):
+        while not len(replicas.manager._hosted.for_acknowledgement):
+            assert not task.done()
+            await asyncio.sleep(0)
+        replicas.manager.partitions[KEY].offline = True
+        replicas.manager._hosted.wake_all(KEY)
+        told = ErrorCode.NOT_LEADER_OR_FOLLOWER if version < 4 else ErrorCode.KAFKA_STORAGE_ERROR
+        assert await task is told

@@ -83,6 +83,11 @@ async def _fetch_in_full(
             if is_large
             else [b"" if result.region is None else result.region for result in results]
         )
+        if context.version < fetch_answers.FIRST_WITH_STORAGE_ERROR:
+            for few in slices.cut(results, reads.PARTITIONS_AT_ONCE):
+                fetch_answers.hide_storage_errors(few)
+                if is_large:
+                    await slices.pause()
         size = 0
         if context.quota is not None:
             size = await slices.run(

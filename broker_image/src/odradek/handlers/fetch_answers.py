@@ -28,6 +28,7 @@ from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
 from odradek.values import TopicPartition
 
 FIRST_WITH_HARD_LIMIT_LIFTED = 3
+FIRST_WITH_STORAGE_ERROR = 6
 FIRST_WITH_ZSTD = 10
 READ_COMMITTED = 1
 UNLIMITED_BYTES = 0x7FFFFFFF
@@ -122,6 +123,15 @@ def refuse_zstd(broker: Broker, results: Sequence[FetchResult]) -> None:
             and partition.log.config.compression_type == "zstd"
         ):
             fetch_conversion.refuse(result, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+
+
+def hide_storage_errors(results: Sequence[FetchResult]) -> None:
+    """Replace what clients of versions before `FIRST_WITH_STORAGE_ERROR` do not know by the error
+    upon which they look for another leader, as in Kafka.
+    """
+    for result in results:
+        if result.error is ErrorCode.KAFKA_STORAGE_ERROR:
+            result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def discard(answer: FetchResponse) -> None:

@@ -33,6 +33,7 @@ from odradek.values import INTERNAL_TOPICS, TopicPartition
 
 VALID_ACKS = (ACKS_ALL, 0, 1)
 FIRST_WITH_MAGIC_2 = 3
+FIRST_WITH_STORAGE_ERROR = 4
 FIRST_WITH_ZSTD = 7
 FIRST_WITH_INVALID_RECORD = 8
 ADMIN_CLIENT = "__admin_client"
@@ -47,6 +48,13 @@ PARTITIONS_AT_ONCE = 500
 
 _SHORTEST_MESSAGE = 26
 _CODEC_AT = 22
+
+# Codes with the version that brought them, and what clients of earlier ones know instead: producers
+# do not try again upon a code that they do not know.
+_LATER_CODES = (
+    (FIRST_WITH_STORAGE_ERROR, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    (FIRST_WITH_INVALID_RECORD, ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE),
+)
 
 Entries = dict[TopicPartition, Buffer]
 _Answers = dict[str, TopicProduceResponse]
@@ -93,13 +101,15 @@ async def produce(
         if request.acks == ACKS_ALL:
             if context.takes_later and not appended.is_settled:
                 sizes = [len(records) for records in entries.values()]
-                return Later(partial(_acknowledged, broker, sizes, outcomes, appended))
+                return Later(
+                    partial(_acknowledged, broker, context.version, sizes, outcomes, appended)
+                )
             await appended.acknowledged()
     _count(broker, map(len, entries.values()), outcomes)
     if request.acks == 0:
         _raise_if_failed(outcomes)
         return None
-    return _response(outcomes)
+    return _response(outcomes, context.version)
 
 
 async def _produce_in_slices(
@@ -122,7 +132,7 @@ async def _produce_in_slices(
     if request.acks == 0:
         _raise_if_failed(outcomes)
         return None
-    return await slices.run(_response_in_slices(outcomes))
+    return await slices.run(_response_in_slices(outcomes, context.version))
 
 
 def _count(broker: Broker, sizes: Iterable[int], outcomes: Iterable[AppendOutcome]) -> None:
@@ -143,12 +153,16 @@ def _raise_if_failed(outcomes: Iterable[AppendOutcome]) -> None:
 
 
 async def _acknowledged(
-    broker: Broker, sizes: Sequence[int], outcomes: Sequence[AppendOutcome], appended: Appended
+    broker: Broker,
+    version: int,
+    sizes: Sequence[int],
+    outcomes: Sequence[AppendOutcome],
+    appended: Appended,
 ) -> ProduceResponse:
     """Return the answer once other replicas have the records; keeps nothing of the request."""
     await appended.acknowledged()
     _count(broker, sizes, outcomes)
-    return _response(outcomes)
+    return _response(outcomes, version)
 
 
 async def _append_where_allowed(
@@ -203,7 +217,7 @@ async def _append_for_old_client(
     version: int,
     entries: Iterable[tuple[TopicPartition, Buffer]],
 ) -> tuple[list[AppendOutcome], Appended]:
-    """Append the records of an old request; return only error codes that its client knows."""
+    """Append the records of an old request."""
     refused: dict[int, AppendOutcome] = {}
     sound: list[tuple[TopicPartition, Buffer]] = []
     for number, (key, records) in enumerate(entries):
@@ -212,12 +226,7 @@ async def _append_for_old_client(
         except KafkaError as refusal:
             refused[number] = AppendOutcome(key, refusal.code)
     appended = await _begin(broker, request, sound)
-    outcomes = _in_order(refused, appended.outcomes)
-    for outcome in outcomes:
-        if outcome.error is ErrorCode.INVALID_RECORD:
-            # Code 87 came with Kafka 2.4 and version 8.
-            outcome.error = ErrorCode.CORRUPT_MESSAGE
-    return outcomes, appended
+    return _in_order(refused, appended.outcomes), appended
 
 
 async def _as_batch(broker: Broker, key: TopicPartition, records: Buffer, version: int) -> Buffer:
@@ -261,19 +270,29 @@ def _begin(
     )
 
 
-def _response(outcomes: Sequence[AppendOutcome]) -> ProduceResponse:
+def _with_known_codes(outcomes: Sequence[AppendOutcome], version: int) -> Sequence[AppendOutcome]:
+    """Return the outcomes with error codes that a client of this version knows."""
+    for first, code, former in _LATER_CODES:
+        if version < first:
+            for one in outcomes:
+                if one.error is code:
+                    one.error = former
+    return outcomes
+
+
+def _response(outcomes: Sequence[AppendOutcome], version: int) -> ProduceResponse:
     topics: _Answers = {}
-    _add_answers(topics, outcomes, 0)
+    _add_answers(topics, _with_known_codes(outcomes, version), 0)
     return ProduceResponse(responses=list(topics.values()))
 
 
 def _response_in_slices(
-    outcomes: list[AppendOutcome],
+    outcomes: list[AppendOutcome], version: int
 ) -> Generator[None, None, ProduceResponse]:
     topics: _Answers = {}
     record_errors = 0
     for few in slices.cut(outcomes, PARTITIONS_AT_ONCE):
-        record_errors = _add_answers(topics, few, record_errors)
+        record_errors = _add_answers(topics, _with_known_codes(few, version), record_errors)
         yield
     slices.discard(outcomes)
     return ProduceResponse(responses=list(topics.values()))
