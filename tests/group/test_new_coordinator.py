@@ -69,6 +69,17 @@ async def test_joins_fail_with_not_coordinator_until_the_leadership_is_known() -
     coordinator.close()
 
 
+async def test_members_that_ask_for_their_share_while_groups_are_loaded_join_again() -> None:
+    """Java's consumers end upon COORDINATOR_LOAD_IN_PROGRESS in an answer to SyncGroup."""
+    coordinator = new_coordinator()
+    await coordinator.partition_count.learn()
+    assert coordinator.find("g")[0] is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    synced = await coordinator.sync("g", "m", None, 1, (None, None), {})
+    assert synced.error is ErrorCode.REBALANCE_IN_PROGRESS
+    await run_ready_callbacks()
+    coordinator.close()
+
+
 async def test_members_that_leave_an_unknown_group_get_unknown_member_id() -> None:
     coordinator = new_coordinator()
     await coordinator.partition_count.learn()

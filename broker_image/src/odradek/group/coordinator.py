@@ -237,7 +237,9 @@ class GroupCoordinator:
             shard = self._shards.of_named(group_id)
             group = self._group(group_id)
         except KafkaError as error:
-            return SyncResult(error.code)
+            # Java's consumers end upon "loading" here. Upon this they join again, as with Kafka.
+            is_loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS if is_loading else error.code)
         answer: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
         with self._shards.restarting(group):
             group.sync(
