@@ -9,6 +9,7 @@ clients can fall back (KIP-511).
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -72,6 +73,11 @@ _tuple = tuple.__new__
 READ, DESCRIBE, ALTER = AclOperation.READ, AclOperation.DESCRIBE, AclOperation.ALTER
 DESCRIBE_CONFIGS, ALTER_CONFIGS = AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS
 
+FIRST_WITH_SOFTWARE = 3
+"""The first version of ApiVersions that names the client library."""
+# What its name and version may be (KIP-511).
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
 ELEMENTS_AT_ONCE = 2500
 """Elements of the arrays of a request that is decoded without a pause, which takes some ten
 milliseconds at most.
@@ -95,6 +101,11 @@ class Served:
 async def _api_versions(
     broker: Broker, request: ApiVersionsRequest, context: RequestContext
 ) -> ApiVersionsResponse:
+    if context.version >= FIRST_WITH_SOFTWARE and not (
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
     return ApiVersionsResponse(api_keys=list(ADVERTISED))
 
 
