@@ -469,6 +469,28 @@ def test_wrong_generation_is_refused() -> None:
     assert given[0].error is ErrorCode.ILLEGAL_GENERATION
 
 
+@pytest.mark.parametrize(
+    ("protocol", "error"),
+    [
+        ((None, None), ErrorCode.NONE),
+        (("consumer", "range"), ErrorCode.NONE),
+        (("connect", "range"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (("", "range"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (("consumer", "sticky"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        (("consumer", ""), ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+    ],
+)
+def test_who_asks_for_a_share_names_the_protocol_of_the_group_or_none(
+    protocol: tuple[str | None, str | None], error: ErrorCode
+) -> None:
+    world = World()
+    world.join("a")
+    joined = world.joined["a"]
+    given: list[SyncResult] = []
+    world.group.sync(joined.member_id, None, joined.generation, protocol, {}, 0, given.append)
+    assert [each.error for each in given] == [error]
+
+
 def test_retired_group_answers_every_waiting_member() -> None:
     world = World(delay_ms=10)
     world.join("a")

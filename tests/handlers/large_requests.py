@@ -397,8 +397,10 @@ def large_requests() -> list[tuple[object, int]]:
         (JoinGroupRequest(group_id=GROUP, session_timeout_ms=6000, member_id="nobody",
             protocol_type="consumer", protocols=[
                 JoinGroupRequestProtocol(name=one, metadata=b"") for one in MANY_NAMES]), 7),
-        (SyncGroupRequest(group_id=GROUP, generation_id=1, member_id="nobody", assignments=[
-            SyncGroupRequestAssignment(member_id=one, assignment=b"") for one in MANY_NAMES]), 5),
+        (SyncGroupRequest(group_id=GROUP, generation_id=1, member_id="nobody",
+            protocol_type="consumer", protocol_name="range", assignments=[
+                SyncGroupRequestAssignment(member_id=one, assignment=b"")
+                for one in MANY_NAMES]), 5),
         (LeaveGroupRequest(group_id=GROUP,
             members=[MemberIdentity(member_id=one) for one in MANY_NAMES]), 4),
         (ListGroupsRequest(states_filter=MANY_NAMES), 4),

@@ -376,10 +376,10 @@ class Group:
             return error
         if generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        asked_type, asked_name = protocol
-        if (asked_type or self.protocol_type) != self.protocol_type or (
-            asked_name or self.protocol_name
-        ) != self.protocol_name:
+        agreed = self.protocol_type, self.protocol_name
+        if any(
+            said is not None and said != known for said, known in zip(protocol, agreed, strict=True)
+        ):
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if self.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS

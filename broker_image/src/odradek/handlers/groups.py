@@ -18,6 +18,7 @@ from odradek.security.acls import ResourceType
 from odradek.values import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 GROUP, TRANSACTION = 0, 1
+FIRST_WITH_PROTOCOL_IN_SYNC = 5
 # Members that leave before others run.
 LEAVING_AT_ONCE = 1000
 
@@ -115,6 +116,11 @@ async def sync_group(
     broker: Broker, request: messages.SyncGroupRequest, context: RequestContext
 ) -> messages.SyncGroupResponse:
     """Take the leader's assignment; return to each member its share."""
+    said = request.protocol_type, request.protocol_name
+    if context.version >= FIRST_WITH_PROTOCOL_IN_SYNC and None in said:
+        return messages.SyncGroupResponse(
+            error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, assignment=b""
+        )
     assignments: dict[str, bytes] = {}
     for few in slices.cut(request.assignments, slices.KEYS_AT_ONCE):
         assignments |= {each.member_id: bytes(each.assignment) for each in few}
@@ -125,7 +131,7 @@ async def sync_group(
         request.member_id,
         request.group_instance_id,
         request.generation_id,
-        (request.protocol_type, request.protocol_name),
+        said,
         assignments,
     )
     return messages.SyncGroupResponse(
