@@ -301,6 +301,37 @@ async def test_offsets_of_an_active_group_stay_while_it_reads_the_topic(
     coordinator.close()
 
 
+@pytest.mark.parametrize(
+    ("delay_ms", "metadata", "kept"),
+    [
+        ("0", subscription("another"), False),
+        ("600000", subscription("another"), True),
+        ("0", b"not of the consumer protocol", True),
+    ],
+    ids=["known", "first generation not begun", "unknown layout"],
+)
+async def test_offsets_are_not_deleted_while_nobody_can_tell_what_the_group_reads(
+    delay_ms: str, metadata: bytes, kept: bool
+) -> None:
+    replicas = SlowReplicas()
+    settings = {"group.initial.rebalance.delay.ms": delay_ms}
+    coordinator = await loaded(replicas, settings=settings)
+    protocols = (("range", metadata),)
+    spec = JoinSpec("", None, "c", "/h", 10_000, 10_000, "consumer", protocols, False)
+    joining = asyncio.create_task(coordinator.join("g", spec))
+    await run_ready_callbacks()
+    before = len(replicas.appends)
+    deleting = asyncio.create_task(coordinator.deletion.delete_offsets("g", [PARTITION]))
+    await run_ready_callbacks()
+    for tombstones in replicas.appends[before:]:
+        tombstones.set_result(ErrorCode.NONE)
+    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if kept else ErrorCode.NONE
+    assert await deleting == (ErrorCode.NONE, {PARTITION: code})
+    assert await offset_of_g(coordinator) == (7 if kept else None)
+    coordinator.close()
+    await joining
+
+
 @pytest.mark.parametrize("deleted", [{PARTITION}, {TopicPartition("other", 0)}])
 async def test_offsets_of_a_deleted_topic_are_deleted(
     deleted: set[TopicPartition],

@@ -500,11 +500,18 @@ class Group:
             deadlines.append(self._sync_deadline_ms)
         return min(deadlines, default=None)
 
-    def subscribed_topics(self) -> frozenset[str]:
-        """Return the topics that members of the consumer protocol read, from their metadata."""
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """Return the topics that members of the consumer protocol read, from their metadata.
+
+        None if nobody can tell: before the first generation, and where the metadata of a member is
+        not of the consumer protocol.
+        """
         topics: set[str] = set()
         for member in self.members.values():
-            topics.update(_topics(member.metadata(self.protocol_name or "")))
+            told = _topics(member.metadata(self.protocol_name or ""))
+            if told is None:
+                return None
+            topics.update(told)
         return frozenset(topics)
 
     def restore(self, members: list[GroupMember], generation: int, leader: str | None) -> None:
@@ -529,19 +536,23 @@ class Group:
         self.state = following
 
 
-def _topics(metadata: bytes) -> list[str]:
-    """Return the topics of a consumer's subscription: i16 version, then an array of strings."""
+def _topics(metadata: bytes) -> list[str] | None:
+    """Return the topics of a consumer's subscription: i16 version, then an array of strings; None
+    for another layout.
+    """
     try:
         (count,) = struct.unpack_from(">i", metadata, 2)
+        if count < 0:
+            return None
         position, topics = 6, []
         for _ in range(count):
             (length,) = struct.unpack_from(">h", metadata, position)
-            if length < 0:
-                # It would lead back: a few bytes could keep the loop busy for minutes.
-                return []
-            topics.append(metadata[position + 2 : position + 2 + length].decode())
-            position += 2 + length
+            position += 2
+            # A negative length would lead back: a few bytes could keep the loop busy for minutes.
+            if not 0 <= length <= len(metadata) - position:
+                return None
+            topics.append(metadata[position : position + length].decode())
+            position += length
     except (struct.error, UnicodeDecodeError):
-        # Not the layout of the consumer protocol: its topics are unknown.
-        return []
+        return None
     return topics

@@ -73,8 +73,8 @@ class OffsetDeletion:
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
         """Handle OffsetDelete: return its error, and errors by partition.
 
-        A topic that a member reads is refused with GROUP_SUBSCRIBED_TO_TOPIC. A group without
-        members goes with its last offset, as in Kafka.
+        A topic that a member reads, or may read for all that is known, is refused with
+        GROUP_SUBSCRIBED_TO_TOPIC. A group without members goes with its last offset, as in Kafka.
         """
         return await self._shards.carry_out(
             self._delete_offsets(group_id, partitions), (ErrorCode.NOT_COORDINATOR, {})
@@ -103,15 +103,17 @@ class OffsetDeletion:
         all_wanted = len(wanted) == len(shard.partitions_of(group_id))
         whole = empty and len(partitions) > 0 and all_wanted
 
+        def is_read(each: TopicPartition) -> bool:
+            return subscribed is None or each.topic in subscribed
+
         def stays(each: TopicPartition) -> bool:
-            return each.topic in subscribed or not shard.has_commit(group_id, each)
+            return is_read(each) or not shard.has_commit(group_id, each)
 
         error = await self.delete(shard, group, wanted, whole=whole, stays=stays)
         answers: dict[TopicPartition, ErrorCode] = {}
         for few in slices.cut(partitions, slices.KEYS_AT_ONCE):
             for each in few:
-                is_read = each.topic in subscribed
-                answers[each] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else error
+                answers[each] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read(each) else error
             if len(few) == slices.KEYS_AT_ONCE:
                 await slices.pause()
         return ErrorCode.NONE, answers
