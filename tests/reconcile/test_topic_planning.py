@@ -373,6 +373,27 @@ def test_observed_and_paused_topics_are_never_written() -> None:
                 )
 
 
+@pytest.mark.parametrize(
+    ("fields", "remedy"),
+    [
+        ({}, "set min.insync.replicas in spec.config to 1 or less, or raise spec.replication"),
+        ({"unmanagedConfig": ["min.insync.replicas"]}, "leaves min.insync.replicas to others"),
+        ({"management": "Observe"}, "this Topic only observes: where the topic is managed, set"),
+    ],
+)
+def test_warning_names_a_place_where_the_setting_can_be_changed(
+    fields: dict[str, Any], remedy: str
+) -> None:
+    resource = body(partitions=1, replicationFactor=1, **fields)
+    view = existing(1, config={"min.insync.replicas": "2"})
+    wanted = spec.parse_topic(resource)
+    told = topic_plan.with_warning(plan(resource, view, known=77), wanted, view, CLUSTER)
+    warning = told.conditions[-1]
+    assert (warning.type, warning.reason) == ("ConfigWarning", "MinInsyncReplicas")
+    assert remedy in warning.message
+    assert ("spec.config" in warning.message) == (not fields)
+
+
 def test_only_its_own_topic_is_ever_deleted() -> None:
     resource = body(True, True, deletionPolicy="Delete")
     (step,) = plan(resource, existing(1), known=77).steps

@@ -442,7 +442,9 @@ def with_pause(plan: TopicPlan, spec: TopicSpec, cluster: ClusterState) -> Topic
     return replace(plan, conditions=told)
 
 
-def with_warning(plan: TopicPlan, view: TopicView, cluster: ClusterState) -> TopicPlan:
+def with_warning(
+    plan: TopicPlan, spec: TopicSpec, view: TopicView, cluster: ClusterState
+) -> TopicPlan:
     """Return the plan with what is wrong with a topic that is as its spec says."""
     if not plan.conditions or view.assignment is None or not cluster.reachable:
         return plan
@@ -450,13 +452,18 @@ def with_warning(plan: TopicPlan, view: TopicView, cluster: ClusterState) -> Top
     text = (view.config or {}).get(MIN_INSYNC, str(cluster.min_insync))
     if not text.isdecimal() or int(text) <= factor:
         return plan
+    where, whose = f"set {MIN_INSYNC} in spec.config", "spec.replicationFactor"
+    if not spec.managed:
+        where = f"this Topic only observes: where the topic is managed, set {MIN_INSYNC}"
+        whose = "the replication factor"
+    elif MIN_INSYNC in spec.unmanaged:
+        where = f"spec.unmanagedConfig leaves {MIN_INSYNC} to others: there, set it"
     warning = Condition(
         "ConfigWarning",
         True,
         "MinInsyncReplicas",
         f"{MIN_INSYNC} {text} is larger than the replication factor {factor}: what producers send "
-        f"with acks=all is refused; set {MIN_INSYNC} in spec.config to {factor} or less, or raise "
-        "spec.replicationFactor",
+        f"with acks=all is refused; {where} to {factor} or less, or raise {whose}",
     )
     return replace(plan, conditions=(*plan.conditions, warning))
 

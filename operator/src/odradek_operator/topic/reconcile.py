@@ -103,7 +103,7 @@ def reconcile(
         if plan.awaits_leaders and topic_plan.was_just_created(body, context.now()):
             return topic_plan.SOON_SECONDS
     plan = topic_plan.with_pause(plan, wanted, cluster)
-    plan = topic_plan.with_warning(plan, view, cluster)
+    plan = topic_plan.with_warning(plan, wanted, view, cluster)
     if deleting and not meta.has_finalizer:
         # The garbage collector deletes what the Topic owns.
         return _carry_out(context, zookeeper, body, plan, TablePlan())
