@@ -294,6 +294,34 @@ def test_a_broker_stays_until_it_has_deleted_what_it_holds() -> None:
     assert observe.topic_names(zookeeper) == ["stays"]
 
 
+@pytest.mark.parametrize(
+    ("isr", "under", "copying"),
+    [("[0, 1]", 0, 1), ("[0, 2]", 0, 1), ("[0]", 1, 0), ("[0, 1, 2]", 0, 0)],
+)
+def test_replicas_that_are_added_leave_no_partition_under_replicated_and_hold_up_rolls(
+    isr: str, under: int, copying: int
+) -> None:
+    state = f'{{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":0,"isr":{isr}}}'
+    zookeeper = MemoryZooKeeper(
+        {
+            znodes.topic_path("t"): b'{"version":2,"partitions":{"0":[0,1,2]},'
+            b'"adding_replicas":{"0":[2]},"removing_replicas":{}}',
+            znodes.state_path("t", 0): state.encode(),
+        }
+    )
+    seen = observe.partitions(zookeeper)
+    assert (seen.under_replicated, seen.copying) == (under, copying)
+    assert seen.all_in_sync == (not under and not copying)
+    body = resource("KafkaCluster", "c", zookeeper={"connect": "zk:2181"}, brokers={"replicas": 3})
+    meta, wanted = spec.parse_meta(body), spec.parse_cluster(body)
+    outdated = view(*map(broker, range(3)), partitions=seen)
+    fields = rollout.status_fields(meta, wanted, outdated, BrokerSets((3,)))
+    assert fields["underReplicatedPartitions"] == under
+    assert (rollout.next_to_roll(outdated) is None) == bool(under or copying)
+    _, reconciling, *_ = rollout.judge(wanted, outdated, BrokerSets((3,)))
+    assert ("that are being added" in reconciling.message) == bool(copying)
+
+
 @given(
     st.integers(1, 9), st.none() | st.integers(1, 9), st.none() | st.frozensets(st.integers(0, 8))
 )

@@ -362,6 +362,8 @@ def _how_it_rolls(view: ClusterView, partitions: Partitions) -> str:
         text = "brokers are restarted node by node with the new pod template"
     if partitions.under_replicated:
         text += "; the next one waits until all replicas of all partitions are in sync"
+    elif partitions.copying:
+        text += "; the next one waits until the replicas that are being added are in sync"
     if held := [one.broker_id for one in view.staying if one.unclaimed and view.is_outdated(one)]:
         text += f"; brokers {held} wait for you, as ConfigWarning says"
     return "; ".join([text, *_lacks(view)])

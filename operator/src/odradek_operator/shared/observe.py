@@ -102,7 +102,7 @@ def partitions(zookeeper: ZnodeReader) -> Partitions:
     for name in deleting:
         assigned.pop(name, None)
     states = _states(zookeeper, assigned)
-    under = offline = 0
+    under = offline = copying = 0
     widest = max(
         (
             (len(replicas) - len(one.adding.get(number, ())), name)
@@ -128,7 +128,10 @@ def partitions(zookeeper: ZnodeReader) -> Partitions:
                 offline += 1
                 lagging.update(replicas)
             elif state is None or missing:
-                under += 1
+                lasting_size = len(set(replicas) - set(added))
+                is_under = state is None or len(state.isr) < lasting_size
+                under += is_under
+                copying += not is_under
                 lagging |= missing
     # Many partitions have the same replicas.
     lasting = {frozenset(pair) for replicas in lists for pair in combinations(replicas, 2)}
@@ -141,6 +144,7 @@ def partitions(zookeeper: ZnodeReader) -> Partitions:
         frozenset(lagging),
         frozenset(lasting | swaps),
         frozenset(swaps - lasting),
+        copying,
     )
 
 

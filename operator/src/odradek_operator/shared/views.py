@@ -16,6 +16,9 @@ from odradek_operator.shared.broker_sets import NO_BROKERS, BrokerSets
 class Partitions:
     """Counts over all partitions of a cluster.
 
+    `under_replicated` is counted as Kafka does (`Partition.isUnderReplicated`): what a reassignment
+    adds need not be in sync yet. `copying` partitions lack only such replicas.
+
     `holders` are the brokers that hold replicas, `widest` is the topic with the most replicas, and
     how many these are. `unreadable` says what is wrong with the znodes of topics that are in none
     of this: who holds their replicas, and whether in sync, is not known. `lagging` are the brokers
@@ -32,11 +35,12 @@ class Partitions:
     lagging: frozenset[int] = frozenset()
     sharing: frozenset[frozenset[int]] = frozenset()
     replacing: frozenset[frozenset[int]] = frozenset()
+    copying: int = 0
 
     @property
     def all_in_sync(self) -> bool:
-        """Return whether every partition is known to have all its replicas."""
-        return not (self.under_replicated or self.offline or self.unreadable)
+        """Return whether every partition is known to have all its replicas, added ones too."""
+        return not (self.under_replicated or self.copying or self.offline or self.unreadable)
 
 
 class Owner(Enum):
