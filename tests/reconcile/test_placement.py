@@ -71,7 +71,14 @@ def test_brokers_that_may_be_removed_are_there_or_hold_replicas() -> None:
     assert placement.plan_removed(seen, [1]) == {}
     assert placement.plan_removed(seen, [9]) == {TopicPartition("t", 0): (0, 1)}
     with pytest.raises(PlanError, match=r"brokers \[7\] are none of \[0, 1, 4, 9\]"):
-        placement.plan_removed(seen, [7, 4])
+        placement.plan_removed(seen, [7, 9])
+
+
+def test_nothing_is_left_on_brokers_that_have_gone_or_never_were() -> None:
+    seen = Seen({TopicPartition("t", 0): (0, 1)}, {0: None, 1: None}, others=frozenset({4}))
+    assert placement.plan_removed(seen, [7, 4]) == {}
+    assert placement.unknown_brokers(seen, [7, 4]) == [7]
+    assert placement.unknown_brokers(seen, [0, 4]) == []
 
 
 @settings(deadline=None)

@@ -161,9 +161,15 @@ def test_modes_plan_from_what_is_there_and_finished_ones_go_when_their_time_is_o
         reassignment("narrow", "RemoveBrokers", brokers=[1]),
         reassignment("unknown", "PreferredLeader", topics=["no-such-topic"]),
         reassignment("typo", "RemoveBrokers", brokers=[1, 7]),
+        reassignment("gone", "RemoveBrokers", brokers=[7]),
     )
     typo = place.wait_for("reassignment", "typo", "UnknownBroker")
     assert typo["message"].startswith("brokers [7] are none of [0, 1, 2]")
+    # Applied again after they went, as GitOps does, it asks for what is so already.
+    gone = place.wait_for("reassignment", "gone", "Completed")
+    assert gone["message"].endswith("they have gone, or never were; look at the ids")
+    warning = place.kubectl.condition("reassignment", "gone", "ConfigWarning")
+    assert (warning["status"], warning["reason"]) == ("True", "UnknownBroker")
     # A ConfigMap is named after it, and where the name is cut there is a dot.
     long, fewer = f"{'a' * 199}.{'b' * 53}", {"replicationFactor": 2, "approval": "Manual"}
     place.kubectl.apply(reassignment(long, "ReplicationFactor", **fewer))

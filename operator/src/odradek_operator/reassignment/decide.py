@@ -34,7 +34,8 @@ DEAD_AFTER: Final = timedelta(seconds=90)
 class ReassignmentPlan:
     """New and original replicas; the incarnation per topic; bytes per partition.
 
-    `leaderless` are the partitions that had no leader before anything was moved.
+    `leaderless` are the partitions that had no leader before anything was moved. `unknown` are
+    brokers to be removed that are not there and hold nothing, which no plan that is kept has.
     """
 
     targets: Layout
@@ -42,6 +43,7 @@ class ReassignmentPlan:
     incarnations: Mapping[str, int]
     sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
     leaderless: frozenset[TopicPartition] = frozenset()
+    unknown: tuple[int, ...] = ()
 
     @property
     def hash(self) -> str:
@@ -94,6 +96,7 @@ def make_plan(
     racks = {int(one): rack for one, rack in brokers.items()}
     seen = placement.Seen(replicas, racks, leaders, in_sync, nodes, others)
     chosen = spec.topics if spec.topics is not None else {one.topic for one in replicas}
+    unknown: list[int] = []
     match spec.mode:
         case "Explicit":
             targets = placement.plan_explicit(seen, spec.moves)
@@ -101,6 +104,7 @@ def make_plan(
             targets = placement.plan_added(seen, spec.brokers)
         case "RemoveBrokers":
             targets = placement.plan_removed(seen, spec.brokers)
+            unknown = placement.unknown_brokers(seen, spec.brokers)
         case "ReplicationFactor":
             assert spec.replication_factor is not None
             targets = placement.plan_factor(seen, chosen, spec.replication_factor)
@@ -109,7 +113,9 @@ def make_plan(
     incarnations = {one.topic: topics[one.topic].incarnation or 0 for one in targets}
     leaderless = frozenset(one for one in targets if leaders.get(one, NO_LEADER) < 0)
     originals = {one: replicas[one] for one in targets}
-    return ReassignmentPlan(targets, originals, incarnations, leaderless=leaderless)
+    return ReassignmentPlan(
+        targets, originals, incarnations, leaderless=leaderless, unknown=tuple(unknown)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,15 +211,28 @@ def _feed(draft: _Draft, target: int, added: set[int]) -> bool:
     return False
 
 
-def plan_removed(seen: Seen, removed: Collection[int]) -> dict[TopicPartition, Replicas]:
-    """Return moves that leave nothing on these brokers, which may be dead."""
+def unknown_brokers(seen: Seen, named: Collection[int]) -> list[int]:
+    """Return the brokers that are not there and hold nothing: they have gone, or never were."""
+    return sorted(set(named) - _known_brokers(seen))
+
+
+def _known_brokers(seen: Seen) -> set[int]:
     holders = {one for replicas in seen.replicas.values() for one in replicas}
-    known = {*seen.brokers, *seen.others, *seen.nodes, *holders}
-    if unknown := sorted(set(removed) - known):
+    return {*seen.brokers, *seen.others, *seen.nodes, *holders}
+
+
+def plan_removed(seen: Seen, removed: Collection[int]) -> dict[TopicPartition, Replicas]:
+    """Return moves that leave nothing on these brokers, which may be dead.
+
+    Nothing is on brokers that nobody knows; beside others that hold replicas, they are a mistake.
+    """
+    unknown = unknown_brokers(seen, removed)
+    if unknown and any(set(replicas) & set(removed) for replicas in seen.replicas.values()):
         raise PlanError(
             "UnknownBroker",
-            f"brokers {unknown} are none of {sorted(known)}: they are not registered, not in "
-            "spec.brokers of the KafkaCluster, and hold no replicas",
+            f"brokers {unknown} are none of {sorted(_known_brokers(seen))}: they are not "
+            "registered, not in spec.brokers of the KafkaCluster, and hold no replicas; make a "
+            "Reassignment without them",
         )
     staying = {one: rack for one, rack in seen.brokers.items() if one not in removed}
     draft = _Draft(Seen(seen.replicas, staying, nodes=seen.nodes))

@@ -167,9 +167,10 @@ class _Pass:
             self._report("Pending" if waits else "Refused", error.reason, error.message)
             return WAIT_SECONDS if waits else STEADY_SECONDS
         if not plan.targets:
-            self.flags = replace(self.flags, planned=True)
+            self.flags = replace(self.flags, planned=True, unknown=plan.unknown)
             nothing = {"partitions": {"total": 0, "done": 0, "failed": 0}, "percent": 100}
-            return self._end("Completed", "all replicas are in place", **nothing)
+            text = reassignment_status.nothing_to_move(plan.unknown)
+            return self._end("Completed", text, **nothing)
         if self.wanted.mode != "PreferredLeader":
             plan = replace(
                 plan, sizes=requests.sizes(self.around.endpoints, plan, self.around.security)

@@ -8,7 +8,7 @@ rollback.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -101,7 +101,8 @@ def stamp(moment: datetime | None) -> str | None:
 class Flags:
     """Conditions besides those of every resource, with the reason or message of each.
 
-    `unseen` is why nobody looked at what ZooKeeper holds: reason and message.
+    `unseen` is why nobody looked at what ZooKeeper holds: reason and message. `unknown` are brokers
+    to be removed that are not there and hold nothing.
     """
 
     planned: bool = False
@@ -113,6 +114,7 @@ class Flags:
     rolling_back: str | None = None
     paused: bool = False
     unseen: tuple[str, str] | None = None
+    unknown: tuple[int, ...] = ()
 
 
 def conditions(phase: str, reason: str, message: str, flags: Flags) -> tuple[Condition, ...]:
@@ -138,7 +140,24 @@ def conditions(phase: str, reason: str, message: str, flags: Flags) -> tuple[Con
         _problem("PartitionsOffline", flags.offline, flags.unseen),
         Condition("RollingBack", back is not None, back or "NotRollingBack"),
         status.paused(flags.paused),
+        *_warnings(flags),
     )
+
+
+def nothing_to_move(unknown: Sequence[int]) -> str:
+    """Return what a Reassignment that moves nothing says of it, and of brokers nobody knows."""
+    if not unknown:
+        return "all replicas are in place"
+    return (
+        f"nothing is to be moved away from brokers {list(unknown)}, which are not registered and "
+        "not in spec.brokers of the KafkaCluster: they have gone, or never were; look at the ids"
+    )
+
+
+def _warnings(flags: Flags) -> tuple[Condition, ...]:
+    if not flags.unknown:
+        return ()
+    return (Condition("ConfigWarning", True, "UnknownBroker", nothing_to_move(flags.unknown)),)
 
 
 def _throttle(flags: Flags) -> Condition:
