@@ -82,6 +82,7 @@ REFUSED_PLANS = frozenset(
         "UnknownPartition",
         "UnknownTopic",
         "PlanTooLarge",
+        "ZnodeUnreadable",
     }
 )
 _BY_REASON = {reason: truth for truth, text in REASONS.items() for reason in text.split()}

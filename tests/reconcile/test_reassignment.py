@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from odradek.values import TopicPartition
+import pytest
+
+from odradek.values import BrokerId, TopicPartition
+from odradek.zk.znodes import TopicAssignment
+from odradek_operator.reassignment import reassignment_spec, throttle
 from odradek_operator.reassignment import status as reassignment_status
-from odradek_operator.reassignment import throttle
 from odradek_operator.reassignment.decide import (
     DEAD_AFTER,
     MoveState,
@@ -16,11 +20,16 @@ from odradek_operator.reassignment.decide import (
     arrival,
     decide_moves,
     decide_preferred,
+    make_plan,
     percent,
 )
+from odradek_operator.reassignment.placement import PlanError
 from odradek_operator.shared.spec import ResourceMeta
+from odradek_operator.shared.views import TopicView
+from tests.reconcile.in_memory import resource
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+REF = {"name": "c"}
 P = [TopicPartition("t", number) for number in range(3)]
 PLAN = ReassignmentPlan(
     targets={P[0]: (3, 1), P[1]: (3, 2), P[2]: (2, 1)},
@@ -62,6 +71,35 @@ def decide(view: ReassignmentView, **fields: object) -> ReassignmentDecision:
         "now": NOW,
     }
     return decide_moves(PLAN, view, **{**usual, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"mode": "RemoveBrokers", "brokers": [2]}, True),
+        ({"mode": "ReplicationFactor", "replicationFactor": 1, "topics": ["torn"]}, True),
+        ({"mode": "ReplicationFactor", "replicationFactor": 1, "topics": ["t"]}, False),
+        ({"mode": "RemoveBrokers", "brokers": [2], "excludedTopics": ["torn"]}, False),
+        ({"mode": "Explicit", "moves": [{"topic": "t", "partition": 0, "replicas": [0]}]}, False),
+    ],
+)
+def test_nothing_is_called_moved_while_a_topic_cannot_be_read(
+    fields: dict[str, Any], refused: bool
+) -> None:
+    topics = {
+        "t": TopicView(TopicAssignment({0: (BrokerId(0),)}), 0, 77),
+        "torn": TopicView(unreadable="/brokers/topics/torn: no JSON"),
+    }
+    wanted = reassignment_spec.parse_reassignment(
+        resource("Reassignment", "r", clusterRef=REF, **fields)
+    )
+    brokers = {BrokerId(one): None for one in range(3)}
+    if not refused:
+        assert make_plan(wanted, topics, brokers).targets == {}
+        return
+    with pytest.raises(PlanError, match=r"no JSON; mend it, or make .* without topic torn") as told:
+        make_plan(wanted, topics, brokers)
+    assert told.value.reason == "ZnodeUnreadable"
 
 
 def test_batches_follow_each_other_and_the_last_ends_it() -> None:

@@ -77,14 +77,20 @@ def make_plan(
 
     Where brokers share nodes, `nodes` has these, and no partition gets two replicas on one.
 
-    Sizes are left for who can ask for them. Raises moves.PlanError. A partition that is being moved
-    already is planned from where that leads.
+    Sizes are left for who can ask for them. Raises placement.PlanError, also for a topic of its own
+    that cannot be read. A partition that is being moved already is planned from where that leads.
     """
     replicas: dict[TopicPartition, Replicas] = {}
     leaders: dict[TopicPartition, int] = {}
     in_sync: dict[TopicPartition, frozenset[int]] = {}
+    named = {one.topic for one in spec.moves} or spec.topics
     for topic, view in topics.items():
-        if view.assignment is None or topic in spec.excluded:
+        if topic in spec.excluded:
+            continue
+        if view.unreadable is not None and (named is None or topic in named):
+            text = f"{view.unreadable}; mend it, or make a Reassignment without topic {topic}"
+            raise placement.PlanError("ZnodeUnreadable", text)
+        if view.assignment is None:
             continue
         for number, held in view.assignment.partitions.items():
             partition = TopicPartition(topic, number)
