@@ -463,6 +463,11 @@ def test_volume_of_a_job_grows_while_its_driver_stays_and_otherwise_the_group_sa
     eventually(lambda: grown("elastic").get("status") == "True", "that it has grown", pause_s=0.5)
     assert claim_size(place, "rigid-data") == "1Gi"
     assert drivers() == first
+    # What the claim has may be asked for again, and then nothing is amiss.
+    apply("1Gi")
+    eventually(lambda: grown("rigid").get("status") == "True", "what it has", pause_s=0.5)
+    text = "claim elastic-data has 2Gi, and no volume shrinks: raise the size to that"
+    eventually(lambda: text in grown("elastic").get("message", ""), "what is lost", pause_s=0.5)
 
 
 def test_driver_that_the_api_server_refuses_is_explained(place: Place, operator: Operator) -> None:

@@ -243,7 +243,8 @@ def _why_rejected(claim: Mapping[str, Any], has: str, size: str, error: KubeErro
     if not (storage_class := claim["spec"].get("storageClassName")):
         return f"{kept}: without a StorageClass a volume does not grow"
     grows = f"set allowVolumeExpansion: true in its StorageClass {storage_class}"
-    return f"{kept}: {grows}, if the driver of that can make volumes grow"
+    back = f"or set the size to {has} again"
+    return f"{kept}: {grows}, if the driver of that can make volumes grow, {back}"
 
 
 def why_unbound(context: ReconcileContext, pod: Mapping[str, Any]) -> str | None:
