@@ -56,6 +56,18 @@ def texts(node: ast.expr | None, scope: Scope, depth: int = 3) -> list[str]:
     return []
 
 
+def known_texts(node: ast.expr, scope: Scope) -> list[ast.expr]:
+    """Return what an expression may say as one that needs no names; nothing where that is open."""
+    found: list[ast.expr] = [
+        ast.Constant(value=text, lineno=0, col_offset=0) for text in texts(node, scope)
+    ]
+    while len(found) > 1:
+        one, other, *rest = found
+        both = ast.IfExp(test=one, body=one, orelse=other, lineno=0, col_offset=0)
+        found = [both, *rest]
+    return found
+
+
 def _part(part: ast.expr, scope: Scope, depth: int) -> str:
     if isinstance(part, ast.FormattedValue):
         known = texts(part.value, scope, depth - 1) if depth else []

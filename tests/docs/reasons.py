@@ -6,8 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from tests.docs.literals import Scope, functions, texts
+from tests.docs.literals import Scope, functions, known_texts, texts
 from tests.docs.markdown import cell, code, table
 from tests.layout.sources import PACKAGES
 from tests.reconcile import statuses
@@ -94,9 +95,7 @@ def ready_reasons() -> dict[str, tuple[Truth, Reason]]:
 def conditions() -> dict[tuple[str, str], Reason]:
     """Return the conditions beside Ready, Reconciling and Stalled, each with its reasons."""
     found: dict[tuple[str, str], Reason] = {}
-    for kind, call, scope in _calls():
-        if ast.unparse(call.func).split(".")[-1] != CONDITION or len(call.args) < 3:
-            continue
+    for kind, call, scope in _conditions():
         for type_ in texts(call.args[0], scope):
             if type_ in ("Ready", "Reconciling", "Stalled"):
                 continue
@@ -105,6 +104,45 @@ def conditions() -> dict[tuple[str, str], Reason]:
                 one.kinds |= kind
                 one.messages += _sentences(call.args[3] if len(call.args) > 3 else None, scope)
     return found
+
+
+# A function that makes a condition of what it is given: its parameters, the call, and its names.
+_Helper = tuple[list[str], ast.Call, Scope]
+
+
+def _conditions() -> Iterator[tuple[set[str], ast.Call, Scope]]:
+    """Yield the calls that make a condition: what a helper is given stands for its parameters."""
+    for path in sorted(_OPERATOR.rglob("*.py")):
+        helpers = _helpers(path)
+        for kind, call, scope in _calls_in(path):
+            if _makes_condition(call):
+                yield kind, call, scope
+            for names, made, own in helpers.get(ast.unparse(call.func), ()):
+                given = dict(zip(names, call.args, strict=False))
+                known = {name: known_texts(one, scope) for name, one in given.items()}
+                others = {name: value for name, value in own.items() if name not in names}
+                yield kind, made, others | {name: one for name, one in known.items() if one}
+
+
+def _helpers(path: Path) -> dict[str, list[_Helper]]:
+    found: dict[str, list[_Helper]] = {}
+    for function, scope in functions(path):
+        for node in ast.walk(function):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            names = [one.arg for one in node.args.args]
+            for made in filter(_makes_condition, ast.walk(node)):
+                assert isinstance(made, ast.Call)
+                parts = (part for one in (made.args[0], made.args[2]) for part in ast.walk(one))
+                if any(isinstance(part, ast.Name) and part.id in names for part in parts):
+                    found.setdefault(node.name, []).append((names, made, scope))
+    return found
+
+
+def _makes_condition(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call) or len(node.args) < 3:
+        return False
+    return ast.unparse(node.func).split(".")[-1] == CONDITION
 
 
 def _found(what: str) -> dict[str, Reason]:
@@ -133,11 +171,15 @@ def _pairs(call: ast.Call) -> Iterator[tuple[ast.expr, ast.expr | None]]:
 
 def _calls() -> Iterator[tuple[set[str], ast.Call, Scope]]:
     for path in sorted(_OPERATOR.rglob("*.py")):
-        folder = path.relative_to(_OPERATOR).parts[0]
-        kind = {_KINDS[folder]} if folder in _KINDS else set()
-        for function, scope in functions(path):
-            for node in ast.walk(function):
-                if isinstance(node, ast.Call):
-                    yield kind, node, scope
-                if isinstance(node, ast.Tuple):
-                    yield kind, ast.Call(ast.Name("pair"), list(node.elts), []), scope
+        yield from _calls_in(path)
+
+
+def _calls_in(path: Path) -> Iterator[tuple[set[str], ast.Call, Scope]]:
+    folder = path.relative_to(_OPERATOR).parts[0]
+    kind = {_KINDS[folder]} if folder in _KINDS else set()
+    for function, scope in functions(path):
+        for node in ast.walk(function):
+            if isinstance(node, ast.Call):
+                yield kind, node, scope
+            if isinstance(node, ast.Tuple):
+                yield kind, ast.Call(ast.Name("pair"), list(node.elts), []), scope

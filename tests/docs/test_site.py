@@ -125,6 +125,31 @@ def test_every_reason_that_statuses_have_is_in_the_reference_with_its_kind() -> 
     assert [reason for reason in known if f'"{reason}"' not in code] == []
 
 
+def test_reasons_of_other_conditions_are_in_the_reference() -> None:
+    page, found = reasons.page(), reasons.conditions()
+    for kind, names in {
+        "ConfigWarning": """
+            NoWarnings ClaimDeleted UnknownKeys TooFewBrokers ReplicasShareNode MinInsyncReplicas
+            UnknownBroker
+        """,
+        "Secured": """
+            Secured PlainText NoAuthentication NoAuthorization OpenAuthorization OtherBrokers
+            UnsafeListenerChange Rolling ZooKeeperUnreachable
+        """,
+        "ZooKeeperSecured": """
+            Secured NoAuthentication OpenZnodes UnsafeZooKeeperChange Rolling ZooKeeperUnreachable
+        """,
+        "StorageGrown": "AsSpecified Resizing ResizeRejected",
+        "Blocked": "Blocked NotBlocked",
+        "DestinationMissing": "DestinationMissing NotDestinationMissing",
+    }.items():
+        assert {reason for type_, reason in found if type_ == kind} == set(names.split()), kind
+        for reason in names.split():
+            assert f"| `{kind}` | `{reason}` |" in page
+    # What a helper is told stands beside the reason.
+    assert "unknown broker settings: ..." in found["ConfigWarning", "UnknownKeys"].messages
+
+
 def test_series_that_alerts_and_dashboards_ask_for_are_declared() -> None:
     declared = {name for program in metrics.PROGRAMS for name in metrics.declared(program)}
     asked = "".join(path.read_text() for path in (ROOT / "charts").rglob("*rules*.yaml"))

@@ -164,7 +164,7 @@ def test_brokers_understand_each_other_during_each_roll(
 def test_what_is_left_open() -> None:
     def reason(*listeners: ListenerSpec, by: AuthorizationSpec | None = SIMPLE) -> str | None:
         found = listener_plan.why_not_secured(plan(*listeners, authorization=by))
-        return found[0] if found else None
+        return found.reason if found else None
 
     assert reason(SCRAM, MUTUAL) is None
     assert reason(SCRAM, PLAIN) == "PlainText"

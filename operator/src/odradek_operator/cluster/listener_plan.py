@@ -25,6 +25,7 @@ from odradek_operator.shared.listener_spec import (
     ListenerSpec,
     OauthSpec,
 )
+from odradek_operator.shared.status import Condition
 
 ANNOTATION: Final = "odradek.io/listeners"
 
@@ -243,18 +244,21 @@ def super_users(plan: ListenerPlan, cluster: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def why_not_secured(plan: ListenerPlan) -> tuple[str, str] | None:
-    """Return reason and message of what brokers of this plan leave open; None: nothing."""
+def why_not_secured(plan: ListenerPlan) -> Condition | None:
+    """Return the condition Secured with what brokers of this plan leave open; None: nothing."""
+
+    def no(reason: str, text: str) -> Condition:
+        return Condition("Secured", False, reason, text)
 
     def named(found: list[ListenerSpec]) -> str:
         return ", ".join(f"{one.name} ({one.port})" for one in found)
 
     if plain := [one for one in plan.listeners if not one.tls]:
-        return "PlainText", f"plain text on listeners {named(plain)}"
+        return no("PlainText", f"plain text on listeners {named(plain)}")
     if open_ := [one for one in plan.listeners if one.authentication == NONE]:
-        return "NoAuthentication", f"nobody is asked who he is on listeners {named(open_)}"
+        return no("NoAuthentication", f"nobody is asked who he is on listeners {named(open_)}")
     if plan.authorization is None:
-        return "NoAuthorization", "everybody who authenticates may do everything"
+        return no("NoAuthorization", "everybody who authenticates may do everything")
     if plan.authorization.allow_everyone:
-        return "OpenAuthorization", "what no ACL is about is allowed to everybody"
+        return no("OpenAuthorization", "what no ACL is about is allowed to everybody")
     return None

@@ -260,8 +260,8 @@ def judge_listeners(
 
     `step` is what pods get now, `given` stands for it in their annotations.
     """
-    if found := listener_plan.why_not_secured(wanted):
-        return Condition("Secured", False, *found)
+    if (found := listener_plan.why_not_secured(wanted)) is not None:
+        return found
     if strangers := [str(one.broker_id) for one in view.brokers if not one.own]:
         text = f"brokers {', '.join(strangers)} are none of this KafkaCluster's"
         return Condition("Secured", False, "OtherBrokers", text)
@@ -392,34 +392,37 @@ def _going(spec: ClusterSpec, allowed: BrokerSets) -> list[int]:
 
 
 def _warnings(spec: ClusterSpec, view: ClusterView) -> tuple[Condition, ...]:
-    found = []
+    found: list[Condition] = []
+
+    def warn(reason: str, text: str) -> None:
+        found.append(Condition("ConfigWarning", True, reason, text))
+
     # The condition has the reason of the first: this one costs data.
     if unclaimed := [one.pod for one in view.own if one.unclaimed and one.pod is not None]:
-        found.append(("ClaimDeleted", _why_unclaimed(unclaimed)))
+        warn("ClaimDeleted", _why_unclaimed(unclaimed))
     if spec.unknown_keys:
-        found.append(("UnknownKeys", f"unknown broker settings: {', '.join(spec.unknown_keys)}"))
+        warn("UnknownKeys", f"unknown broker settings: {', '.join(spec.unknown_keys)}")
     if spec.lacks_coordinators:
-        text = f"""
-            groups cannot keep offsets in Kafka: unless __consumer_offsets exists already, that
-            needs {DEFAULT_OFFSETS_FACTOR} brokers, or a smaller {OFFSETS_FACTOR} in
-            spec.brokers.config
-        """
-        found.append(("TooFewBrokers", " ".join(text.split())))
+        text = (
+            "groups cannot keep offsets in Kafka: unless __consumer_offsets exists already, that "
+            f"needs {DEFAULT_OFFSETS_FACTOR} brokers, or a smaller {OFFSETS_FACTOR} in "
+            "spec.brokers.config"
+        )
+        warn("TooFewBrokers", text)
     if spec.lacks_transactions:
-        text = f"""
-            producers cannot have transactions: unless __transaction_state exists already, that
-            needs {DEFAULT_TRANSACTIONS_FACTOR} brokers, or a smaller {TRANSACTIONS_FACTOR}, and a
-            {TRANSACTIONS_MIN_ISR} that is no larger, in spec.brokers.config
-        """
-        found.append(("TooFewBrokers", " ".join(text.split())))
+        text = (
+            "producers cannot have transactions: unless __transaction_state exists already, that "
+            f"needs {DEFAULT_TRANSACTIONS_FACTOR} brokers, or a smaller {TRANSACTIONS_FACTOR}, and "
+            f"a {TRANSACTIONS_MIN_ISR} that is no larger, in spec.brokers.config"
+        )
+        warn("TooFewBrokers", text)
     if pairs := _pairs_on_one_node(view):
         shown = ", ".join(f"{one} and {other}" for one, other in pairs[:3])
         more = ", ..." if len(pairs) > 3 else ""
         text = f"partitions have two replicas on one node, by brokers {shown}{more}"
-        found.append(("ReplicasShareNode", text))
+        warn("ReplicasShareNode", text)
     if found:
-        texts = "; ".join(text for _, text in found)
-        return (Condition("ConfigWarning", True, found[0][0], texts),)
+        return (replace(found[0], message="; ".join(one.message for one in found)),)
     return (Condition("ConfigWarning", False, "NoWarnings"),)
 
 

@@ -135,7 +135,7 @@ def grow_volume(
         held = apply.grow_claim(context, claim, task.volume_size) if claim is not None else None
         if held is not None:
             return (held,)
-    return (Condition(GROWN, True, "AsSpecified"),)
+    return (apply.has_grown(),)
 
 
 def remove(context: ReconcileContext, meta: ResourceMeta) -> bool:

@@ -231,6 +231,11 @@ def grow_claim(context: ReconcileContext, live: Mapping[str, Any], size: str) ->
     return Condition(GROWN, False, "Resizing", f"volume {name} has {capacity} of {size}")
 
 
+def has_grown() -> Condition:
+    """Return the condition of volumes that are as large as the spec says."""
+    return Condition(GROWN, True, "AsSpecified")
+
+
 def _why_rejected(claim: Mapping[str, Any], has: str, size: str, error: KubeError) -> str:
     """Return the API server's words about a claim of another size, and what to do."""
     name = claim["metadata"]["name"]

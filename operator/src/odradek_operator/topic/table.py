@@ -214,6 +214,11 @@ def _condition(group: Body) -> Condition:
     return Condition(READY, ready["status"] == "True" and not suspended, ready["reason"], text)
 
 
+def rejected(text: str) -> Condition:
+    """Return the condition of a table whose ConsumerGroup the API server rejects."""
+    return Condition(READY, False, "TableRejected", text)
+
+
 def _waiting(text: str) -> Condition:
     return Condition(READY, False, "Pending", text)
 

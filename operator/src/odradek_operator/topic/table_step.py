@@ -9,7 +9,6 @@ from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import belongs_to
 from odradek_operator.shared.spec import Body
-from odradek_operator.shared.status import Condition
 from odradek_operator.topic import table
 from odradek_operator.topic.table import TablePlan
 
@@ -31,7 +30,7 @@ def carry_out(context: ReconcileContext, body: Body, plan: TablePlan) -> TablePl
     except KubeError as error:
         if error.code not in apply.REFUSALS:
             raise
-        return replace(plan, condition=Condition(table.READY, False, "TableRejected", str(error)))
+        return replace(plan, condition=table.rejected(str(error)))
     return plan
 
 
