@@ -85,8 +85,12 @@ def test_no_roll_and_no_drain_ends_a_pod_whose_volume_would_go_with_it() -> None
     chosen = rollout.next_to_roll(view(*pods))
     assert chosen is not None
     assert chosen.broker_id == 2
+    assert not rollout.only_unclaimed_left(view(*pods))
     rolled = view(*pods[:2], broker(2, NEW))
     assert rollout.next_to_roll(rolled) is None
+    # Its pod tells when the user has done something.
+    assert rollout.only_unclaimed_left(rolled)
+    assert not rollout.only_unclaimed_left(view(*pods[:2], broker(2, NEW, healthy=False)))
     _, reconciling, *_, warning = rollout.judge(wanted, rolled, BrokerSets((3,)))
     assert "brokers [1] wait for you, as ConfigWarning says" in reconciling.message
     assert (warning.status, warning.reason) == (True, "ClaimDeleted")

@@ -121,10 +121,13 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     live_sets = _live_sets(context, meta, wanted)
     live_set = live_sets[0]
     current = broker_steps.present(live_sets)
-    # Read again, without the cache, whether brokers are empty before they are removed, and whether
-    # ids are free before there are more.
-    other = current is not None and set(current) != set(wanted.brokers)
-    znodes = _read_znodes(context, body, wanted, fresh=other)
+    znodes = _read_znodes(context, body, wanted, fresh=False)
+    if current is not None and set(current) != set(
+        rollout.safe_brokers(wanted.brokers, current, znodes.partitions)
+    ):
+        # Read again, without the cache, whether brokers are empty before they are removed, and
+        # whether ids are free before there are more.
+        znodes = _read_znodes(context, body, wanted, fresh=True)
     if current is None:
         if znodes.partitions is None and not wanted.paused:
             return _hold_unknown_ids(context, body, wanted, znodes)
@@ -264,7 +267,9 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         },
         events,
     )
-    steady = conditions[0].status and not conditions[1].status
+    steady = conditions[0].status and (
+        not conditions[1].status or rollout.only_unclaimed_left(view)
+    )
     return STEADY_SECONDS if steady else BUSY_SECONDS
 
 

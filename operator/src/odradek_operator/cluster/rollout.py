@@ -243,6 +243,16 @@ def mark_unclaimed(view: ClusterView, unclaimed: Collection[int]) -> ClusterView
     return replace(view, brokers=tuple(brokers))
 
 
+def only_unclaimed_left(view: ClusterView) -> bool:
+    """Return whether a roll has restarted all brokers that it may, and the rest is the user's."""
+    outdated = [one for one in view.staying if view.is_outdated(one) or one.moved]
+    return (
+        view.templates_known
+        and all(one.unclaimed for one in outdated)
+        and all(one.healthy for one in view.own)
+    )
+
+
 def is_settled(view: ClusterView) -> bool:
     """Return whether all brokers run with the current template, and no replica lags behind."""
     return (
