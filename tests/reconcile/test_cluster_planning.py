@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from odradek import config_loading
 from odradek.zk import znodes
-from odradek_operator.cluster import rollout
+from odradek_operator.cluster import nodes, rollout
 from odradek_operator.cluster.objects import Budget
 from odradek_operator.cluster.rollout import BrokerPod, ClusterView
 from odradek_operator.shared import cluster_spec, connect_strings, observe, spec
@@ -16,7 +16,7 @@ from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import Partitions
 from tests.reconcile.in_memory import resource
-from tests.support.memory import MemoryZooKeeper
+from tests.support.memory import MemoryKube, MemoryZooKeeper, context
 
 NEW, OLD = "new", "old"
 HEALTHY = Partitions(0, 0, frozenset({0, 1, 2}))
@@ -85,12 +85,12 @@ def test_no_roll_and_no_drain_ends_a_pod_whose_volume_would_go_with_it() -> None
     chosen = rollout.next_to_roll(view(*pods))
     assert chosen is not None
     assert chosen.broker_id == 2
-    assert not rollout.only_unclaimed_left(view(*pods))
+    assert not rollout.only_held_left(view(*pods))
     rolled = view(*pods[:2], broker(2, NEW))
     assert rollout.next_to_roll(rolled) is None
     # Its pod tells when the user has done something.
-    assert rollout.only_unclaimed_left(rolled)
-    assert not rollout.only_unclaimed_left(view(*pods[:2], broker(2, NEW, healthy=False)))
+    assert rollout.only_held_left(rolled)
+    assert not rollout.only_held_left(view(*pods[:2], broker(2, NEW, healthy=False)))
     _, reconciling, *_, warning = rollout.judge(wanted, rolled, BrokerSets((3,)))
     assert "brokers [1] wait for you, as ConfigWarning says" in reconciling.message
     assert (warning.status, warning.reason) == (True, "ClaimDeleted")
@@ -109,6 +109,35 @@ def test_no_roll_and_no_drain_ends_a_pod_whose_volume_would_go_with_it() -> None
     gone = replace(lost, pod=None)
     *_, warning = rollout.judge(wanted, view(pods[0], gone, pods[2]), BrokerSets((3,)))
     assert warning.reason == "NoWarnings"
+
+
+def test_no_roll_ends_a_broker_whose_node_would_not_take_it_back() -> None:
+    wanted = cluster_of(3)
+    pods = [replace(broker(one), node=f"n{one}") for one in range(3)]
+    seen = rollout.mark_cordoned(view(*pods, controller=1), {"n2", "n9"})
+    order = []
+    while (chosen := rollout.next_to_roll(seen)) is not None:
+        order.append(chosen.broker_id)
+        pods[chosen.broker_id] = replace(pods[chosen.broker_id], revision=NEW)
+        seen = rollout.mark_cordoned(view(*pods, controller=1), {"n2", "n9"})
+    assert order == [0, 1]
+    assert rollout.only_held_left(seen)
+    ready, reconciling, *_ = rollout.judge(wanted, seen, BrokerSets((3,)))
+    assert (ready.status, reconciling.reason) == (True, "BrokersRolling")
+    assert "would not take the next pods: main-broker-2 on n2; uncordon them" in reconciling.message
+    # One that is down already loses nothing by it.
+    down = replace(pods[2], ready=False, registered=False)
+    broken = rollout.mark_cordoned(view(*pods[:2], down, controller=1), {"n2"})
+    assert (rollout.next_to_roll(broken) or pods[0]).broker_id == 2
+
+
+def test_nodes_that_may_not_be_read_are_taken_to_take_pods() -> None:
+    def node(name: str, **spec: bool) -> dict[str, object]:
+        return {"kind": "Node", "metadata": {"name": name}, "spec": spec}
+
+    found = [node("n1"), node("n2", unschedulable=True)]
+    assert nodes.cordoned(context(MemoryKube(*found))) == {"n2"}
+    assert nodes.cordoned(context(MemoryKube(*found, forbidden=frozenset({"Node"})))) == set()
 
 
 def test_brokers_that_a_cluster_waits_for_are_named_with_what_they_lack() -> None:
@@ -317,7 +346,7 @@ def test_replicas_that_are_added_leave_no_partition_under_replicated_and_hold_up
     assert (seen.under_replicated, seen.copying) == (under, copying)
     assert seen.all_in_sync == (not under and not copying)
     body = resource("KafkaCluster", "c", zookeeper={"connect": "zk:2181"}, brokers={"replicas": 3})
-    meta, wanted = spec.parse_meta(body), spec.parse_cluster(body)
+    meta, wanted = spec.parse_meta(body), cluster_spec.parse_cluster(body)
     outdated = view(*map(broker, range(3)), partitions=seen)
     fields = rollout.status_fields(meta, wanted, outdated, BrokerSets((3,)))
     assert fields["underReplicatedPartitions"] == under

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from odradek.values import BrokerId
 from odradek.zk.znodes import BrokerRegistration
-from odradek_operator.cluster import exposed_addresses, exposed_services, listener_objects
+from odradek_operator.cluster import exposed_addresses, exposed_services, listener_objects, nodes
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.exposed_addresses import Endpoint, Line, Reachable
 from odradek_operator.cluster.listener_plan import ListenerPlan
@@ -169,7 +169,7 @@ def _look(
         return Exposed()
     by_node = any(one.by_node for one in wanted.exposed)
     placed = _placed(context, meta) if by_node else {}
-    nodes = _nodes(context) if by_node else {}
+    found = nodes.by_name(context) if by_node else {}
     # Brokers never talk to each other over a load balancer.
     served = tuple(
         one
@@ -180,7 +180,7 @@ def _look(
     config = context.kube.get("v1", "ConfigMap", meta.namespace, name) or {}
     former = exposed_addresses.decode(config.get("data", {}).get(listener_objects.EXPOSED, ""))
     reachable = exposed_addresses.find(
-        meta.name, wanted.exposed, services, placed, nodes, brokers, former
+        meta.name, wanted.exposed, services, placed, found, brokers, former
     )
     return Exposed(wanted.exposed, served, reachable, former)
 
@@ -194,16 +194,6 @@ def _placed(context: ReconcileContext, meta: ResourceMeta) -> dict[int, str]:
         if broker_id is not None and (node := pod["spec"].get("nodeName")):
             found[broker_id] = node
     return found
-
-
-def _nodes(context: ReconcileContext) -> dict[str, dict[str, Any]] | None:
-    """Return all nodes by name; None where they may not be read."""
-    try:
-        return {one["metadata"]["name"]: one for one in context.kube.select("v1", "Node", "")}
-    except KubeError as error:
-        if error.code != 403:
-            raise
-        return None
 
 
 def complete(

@@ -20,6 +20,7 @@ from odradek_operator.cluster import (
     expose,
     listener_objects,
     listener_plan,
+    nodes,
     objects_step,
     rollout,
     secured,
@@ -243,7 +244,8 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         assert waits is not None
         view = expose.mark_moved(view, exposed, znodes.registered)
         told = (*upgrades.judge(wanted, view, waits), *told)
-        events += _roll(context, body, meta, wanted, view)
+        view, rolled = _roll(context, body, meta, wanted, view)
+        events += rolled
     judged = rollout.judge(wanted, view, allowed)
     if step.refused and judged[0].status:
         judged = (*status.stalled("UnsafeListenerChange", step.refused), *judged[3:])
@@ -267,9 +269,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         },
         events,
     )
-    steady = conditions[0].status and (
-        not conditions[1].status or rollout.only_unclaimed_left(view)
-    )
+    steady = conditions[0].status and (not conditions[1].status or rollout.only_held_left(view))
     return STEADY_SECONDS if steady else BUSY_SECONDS
 
 
@@ -522,22 +522,26 @@ def _roll(
     meta: ResourceMeta,
     wanted: ClusterSpec,
     view: ClusterView,
-) -> list[Event]:
+) -> tuple[ClusterView, list[Event]]:
+    """End the next pod that a roll may; return the view with what holds up others, and Events."""
     if rollout.next_to_roll(view) is None:
-        return []
+        return view, []
+    view = rollout.mark_cordoned(view, nodes.cordoned(context))
+    if rollout.next_to_roll(view) is None:
+        return view, []
     # Read again without the cache, since a replica may just have left the in-sync set.
     znodes = _read_znodes(context, body, wanted, fresh=True)
     now = replace(view, controller_id=znodes.controller_id, partitions=znodes.partitions)
     broker = rollout.next_to_roll(now)
     if broker is None or broker.pod is None:
-        return []
+        return view, []
     pod = context.kube.get("v1", "Pod", meta.namespace, broker.pod)
     if pod is None or "deletionTimestamp" in pod["metadata"]:
-        return []
+        return view, []
     if claims.is_deleted(context, meta, broker.pod):
-        return []
+        return view, []
     if not apply.still_wanted(context, body):
-        return []
+        return view, []
     context.kube.delete(pod)
     text = f"broker {broker.broker_id} ({broker.pod}) is restarted with the new pod template"
-    return [Event("BrokerRolled", text)]
+    return view, [Event("BrokerRolled", text)]

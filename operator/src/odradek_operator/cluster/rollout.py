@@ -45,6 +45,7 @@ class BrokerPod:
     exposed listeners than it would after a restart. `last_node` is where it ran before, if that is
     known and it has no node. `of_set` is the number of its StatefulSet, `image` that of its pod.
     The data of one that is `unclaimed` goes when its pod ends: somebody deleted its volume claim.
+    The node of one that is `cordoned` takes no new pod, and its volume may be there.
     """
 
     broker_id: int
@@ -64,11 +65,17 @@ class BrokerPod:
     of_set: int = 0
     image: str | None = None
     unclaimed: bool = False
+    cordoned: bool = False
 
     @property
     def healthy(self) -> bool:
         """Return whether it serves."""
         return self.ready and self.registered and not self.terminating
+
+    @property
+    def held(self) -> bool:
+        """Return whether only the user may end its pod: it would not come back as it is."""
+        return self.unclaimed or (self.cordoned and self.healthy)
 
     @property
     def place(self) -> str | None:
@@ -138,12 +145,12 @@ def next_to_roll(view: ClusterView) -> BrokerPod | None:
 
     A broker that is down anyway goes first. A healthy one goes only while all others are healthy
     and every partition has all its replicas in sync, so that none falls under min.insync.replicas
-    which has more replicas than that. One whose data would go with its pod is left to the user.
-    None: nothing is outdated, or it is not safe.
+    which has more replicas than that. One whose data would go with its pod, or whose node would not
+    take the next one, is left to the user. None: nothing is outdated, or it is not safe.
     """
     pods = [one for one in view.brokers if one.pod is not None]
     outdated = [
-        one for one in view.staying if (view.is_outdated(one) or one.moved) and not one.unclaimed
+        one for one in view.staying if (view.is_outdated(one) or one.moved) and not one.held
     ]
     if not outdated or not view.templates_known:
         return None
@@ -243,12 +250,19 @@ def mark_unclaimed(view: ClusterView, unclaimed: Collection[int]) -> ClusterView
     return replace(view, brokers=tuple(brokers))
 
 
-def only_unclaimed_left(view: ClusterView) -> bool:
+def mark_cordoned(view: ClusterView, nodes: Collection[str]) -> ClusterView:
+    """Return the view with those brokers marked whose nodes take no new pods."""
+    return replace(
+        view, brokers=tuple(replace(one, cordoned=one.node in nodes) for one in view.brokers)
+    )
+
+
+def only_held_left(view: ClusterView) -> bool:
     """Return whether a roll has restarted all brokers that it may, and the rest is the user's."""
     outdated = [one for one in view.staying if view.is_outdated(one) or one.moved]
     return (
         view.templates_known
-        and all(one.unclaimed for one in outdated)
+        and all(one.held for one in outdated)
         and all(one.healthy for one in view.own)
     )
 
@@ -376,6 +390,12 @@ def _how_it_rolls(view: ClusterView, partitions: Partitions) -> str:
         text += "; the next one waits until the replicas that are being added are in sync"
     if held := [one.broker_id for one in view.staying if one.unclaimed and view.is_outdated(one)]:
         text += f"; brokers {held} wait for you, as ConfigWarning says"
+    waiting = [one for one in view.staying if one.cordoned and one.held and view.is_outdated(one)]
+    if waiting:
+        shown = ", ".join(f"{one.pod} on {one.node}" for one in waiting[:3])
+        more = ", ..." if waiting[3:] else ""
+        text += f"; nodes are cordoned, and would not take the next pods: {shown}{more}; uncordon "
+        text += "them, or delete these pods yourself"
     return "; ".join([text, *_lacks(view)])
 
 
