@@ -122,6 +122,30 @@ def test_offsets_that_are_in_the_brokers_are_not_said_to_be_deleted_while_none_a
     going = resource("ConsumerGroup", "g", deleted=True, **wanted)
     kube = run([going], [cluster()], zookeeper)
     assert reason(kube, "ConsumerGroup", "g") == "Deleting"
+    assert "set spec.deletionPolicy to Retain" in kube.statuses[-1]["conditions"][0]["message"]
+    assert zookeeper.deleted == []
+
+
+def test_group_that_waits_for_its_driver_to_end_says_so() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "topics": ["t"]}
+    started = run(
+        [resource("ConsumerGroup", "g", job=task, **wanted)], [cluster()], group_with_offsets()
+    )
+    pod = started.get("v1", "Pod", "n", "g-driver")
+    assert pod is not None
+    # Its node is lost: nobody confirms that it has ended.
+    ending = {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-11-21T12:00:00Z"}}
+    kube = run(
+        [resource("ConsumerGroup", "g", **wanted)], [cluster(), ending], group_with_offsets()
+    )
+    assert reason(kube, "ConsumerGroup", "g") == "Stopping"
+    assert "waiting for pod g-driver to end" in kube.statuses[-1]["conditions"][0]["message"]
+    going = resource("ConsumerGroup", "g", deleted=True, deletionPolicy="Delete", **wanted)
+    zookeeper = group_with_offsets()
+    kube = run([going], [cluster(), ending], zookeeper)
+    assert reason(kube, "ConsumerGroup", "g") == "Deleting"
+    assert "waiting for pod g-driver to end" in kube.statuses[-1]["conditions"][0]["message"]
     assert zookeeper.deleted == []
 
 

@@ -125,8 +125,22 @@ def test_deletion_names_the_brokers_that_it_waits_for() -> None:
     assert told[len(CLUSTER.brokers)] == "the brokers are deleting the topic"
     assert told[0] == (
         "the brokers are deleting the topic, which ends once brokers [0] are back: "
-        "they hold replicas"
+        "they hold replicas; to let the resource go without waiting for its topic, set "
+        "spec.deletionPolicy to Retain"
     )
+    for view, cluster in (
+        (TopicView(), replace(CLUSTER, reachable=False)),
+        (TopicView(unreadable="znode t: is not JSON"), CLUSTER),
+    ):
+        done = plan(body(**GOING), view, cluster, known=77)
+        assert done.conditions[0].message.endswith("set spec.deletionPolicy to Retain")
+    # Which a user may do, also to a resource that is going.
+    for view, event in ((TopicView(), "TopicRetained"), (requested, "TopicAbandoned")):
+        done = plan(body(**{**GOING, "deletionPolicy": "Retain"}), view, CLUSTER, known=77)
+        assert (done.steps, [one.reason for one in done.events]) == (
+            (SetFinalizer(False),),
+            [event],
+        )
 
 
 def test_topic_that_is_not_adopted_shows_in_what_it_differs() -> None:

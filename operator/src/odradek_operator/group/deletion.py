@@ -61,11 +61,9 @@ def delete(
         status_update.write_status(context, body, (*waiting, status.paused(True)), remembered(body))
         return OBSERVE_SECONDS
     if driver_effects.remove(context, meta):
-        return WAIT_SECONDS
+        return _waits(context, body, "Deleting", driver_effects.how_it_ends(meta))
     if zookeeper is None:
-        waiting = status.progressing("ZooKeeperUnreachable", cluster.away)
-        status_update.write_status(context, body, waiting, {})
-        return WAIT_SECONDS
+        return _waits(context, body, "ZooKeeperUnreachable", cluster.away)
     try:
         with OperatorClient(around.endpoints, around.security) as brokers:
             view = group_observe.view_group(zookeeper, brokers, wanted)
@@ -74,9 +72,7 @@ def delete(
             if wanted.offset_store != "ZooKeeper":
                 coordinator.delete(brokers, wanted.group)
     except (GroupBusyError, BrokerError) as error:
-        waiting = status.progressing("Deleting", str(error))
-        status_update.write_status(context, body, waiting, {})
-        return WAIT_SECONDS
+        return _waits(context, body, "Deleting", str(error))
     in_zookeeper = wanted.offset_store != "Kafka"
     # A driver with offsets at a coordinator records there which topics they belong to.
     stored = consumers.group_path if in_zookeeper else consumers.incarnations_path
@@ -93,6 +89,14 @@ def delete(
     )
     apply.set_finalizer(context, body, False)
     return OBSERVE_SECONDS
+
+
+def _waits(context: ReconcileContext, body: Body, reason: str, text: str) -> float:
+    """Report what a deletion waits for; return the seconds until the next look."""
+    advice = "to let the resource go without its offsets, set spec.deletionPolicy to Retain"
+    waiting = status.progressing(reason, f"{text}; {advice}")
+    status_update.write_status(context, body, waiting, remembered(body))
+    return WAIT_SECONDS
 
 
 def remove_user(

@@ -149,6 +149,12 @@ def remove(context: ReconcileContext, meta: ResourceMeta) -> bool:
     return True
 
 
+def how_it_ends(meta: ResourceMeta) -> str:
+    """Return what `remove` waits for; a pod on a lost node stays until the node is removed."""
+    pod = driver_objects.driver_name(meta.name)
+    return f"waiting for pod {pod} to end, or for its node to be removed"
+
+
 def hash_of(pod: Mapping[str, Any]) -> str | None:
     """Return the hash of the spec that a driver was started with."""
     marked: str | None = pod["metadata"].get("annotations", {}).get(drivers.SPEC_HASH)

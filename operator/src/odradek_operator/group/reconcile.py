@@ -82,6 +82,11 @@ def reconcile(
             return job_reset.reconcile(run, body, request)
         return run.reconcile(body)
     if not cluster.paused and driver_effects.remove(context, meta):
+        told = (
+            *status.progressing("Stopping", driver_effects.how_it_ends(meta)),
+            status.paused(False),
+        )
+        status_update.write_status(context, body, told, remembered(body))
         return WAIT_SECONDS
     return group_observe.reconcile(context, body, wanted, request, around)
 

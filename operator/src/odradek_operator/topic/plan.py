@@ -504,7 +504,10 @@ def plan_deletion(
     shown = seen_fields(spec.topic, view, known_incarnation)
     release = (SetFinalizer(False),)
     if spec.deletion_policy != "Delete" or not spec.managed:
-        return TopicPlan(release, events=(retained(spec.topic),), requeue_after=0.0)
+        left = retained(spec.topic)
+        if view.deletion_requested:
+            left = _abandoned(spec, "the brokers have not ended its deletion")
+        return TopicPlan(release, events=(left,), requeue_after=0.0)
     if cluster.owner is not Owner.PRESENT:
         return TopicPlan(
             release, events=(_abandoned(spec, f"its cluster is {cluster.owner.value}"),)
@@ -516,9 +519,11 @@ def plan_deletion(
         pending = Condition("Synced", False, "Paused", "deletion is pending")
         return _paused(spec, pending, shown)
     if not cluster.reachable:
-        return _unseen(status.progressing("ZooKeeperUnreachable", cluster.away), shown, 5.0)
+        text = f"{cluster.away}; {_OR_RETAIN}"
+        return _unseen(status.progressing("ZooKeeperUnreachable", text), shown, 5.0)
     if view.unreadable is not None:
-        return _unseen(status.stalled("ZnodeUnreadable", view.unreadable), shown, STEADY_SECONDS)
+        text = f"{view.unreadable}; mend it, or {_OR_RETAIN}"
+        return _unseen(status.stalled("ZnodeUnreadable", text), shown, STEADY_SECONDS)
     if view.assignment is None and not view.deletion_requested:
         owned = known_incarnation is not None
         event = Event("TopicDeleted", f"deleted topic {spec.topic} and its data")
@@ -540,7 +545,12 @@ def _how_it_goes(view: TopicView, cluster: ClusterState) -> str:
     away = sorted({one for ids in replicas for one in ids} - set(cluster.brokers))
     if not away:
         return text
-    return f"{text}, which ends once brokers {away} are back: they hold replicas"
+    return f"{text}, which ends once brokers {away} are back: they hold replicas; {_OR_RETAIN}"
+
+
+_OR_RETAIN: Final = (
+    "to let the resource go without waiting for its topic, set spec.deletionPolicy to Retain"
+)
 
 
 def retained(topic: str) -> Event:
