@@ -278,6 +278,7 @@ def test_replicas_change_only_through_a_reassignment_of_its_own() -> None:
     failed = OwnMove(name, True, "RolledBack: broker 3 died")
     ended = plan(wanted, existing(2, 1), known=77, moves=(failed,))
     assert (ended.steps, reason(ended)) == ((), "ReassignmentFailed")
+    assert "; delete that Reassignment to try again" in ended.conditions[0].message
     assert "broker 3 died" in ended.conditions[0].message
     again = plan(wanted, existing(2, 2), known=77, moves=(failed,))
     assert reason(again) == "Reassigning"
@@ -400,7 +401,7 @@ def test_warning_names_a_place_where_the_setting_can_be_changed(
 ) -> None:
     resource = body(partitions=1, replicationFactor=1, **fields)
     view = existing(1, config={"min.insync.replicas": "2"})
-    wanted = spec.parse_topic(resource)
+    wanted = topic_spec.parse_topic(resource)
     told = topic_plan.with_warning(plan(resource, view, known=77), wanted, view, CLUSTER)
     warning = told.conditions[-1]
     assert (warning.type, warning.reason) == ("ConfigWarning", "MinInsyncReplicas")

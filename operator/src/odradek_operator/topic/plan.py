@@ -306,7 +306,8 @@ def _plan_moves(
     reference = {**shown, "reassignmentRef": {"name": wanted["metadata"]["name"]}}
     ended = reassign.outcome(wanted, moves)
     if ended is not None:
-        return _blocked("ReassignmentFailed", ended, reference)
+        text = f"{ended}; delete that Reassignment to try again, or set the spec back"
+        return _blocked("ReassignmentFailed", text, reference)
     text = f"Reassignment {wanted['metadata']['name']} moves the replicas"
     waiting = _waiting("Reassigning", text, reference)
     event = Event("ReassignmentCreated", text)
