@@ -50,6 +50,7 @@ REASONS = {
         RefNotPermitted
         AdoptionRefused TopicExists TopicCollision TooManyPartitions
         PartitionDecreaseUnsupported PartitionsNotAdded ReassignmentFailed
+        TopicDeletionDisabled
         InvalidReplicationFactor InvalidConfig InvalidReplicaAssignment InvalidTopicPattern
         JobFailing InvalidJob TopicRecreated DataTruncated StatefulQueryChanged BatchOverdue
         ResetTooLarge ResetWithoutPartitions InvalidReset

@@ -61,6 +61,18 @@ def test_topics_of_a_cluster_in_conflict_touch_nothing_of_the_older_ones() -> No
     assert zookeeper.created() == [znodes.delete_topic_path("t")]
 
 
+def test_no_deletion_is_requested_that_the_controller_would_drop() -> None:
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "deletionPolicy": "Delete"}
+    going = {**resource("Topic", "t", deleted=True, **wanted), "status": {"incarnation": 77}}
+    zookeeper = existing_topic()
+    disabled = cluster(config={"delete.topic.enable": "FALSE"})
+    kube = run([going], [disabled], zookeeper)
+    assert reason(kube, "Topic", "t") == "TopicDeletionDisabled"
+    assert zookeeper.created() == []
+    run([going], [cluster(config={"delete.topic.enable": "true"})], zookeeper)
+    assert zookeeper.created() == [znodes.delete_topic_path("t")]
+
+
 def test_topic_without_numbers_is_not_created_while_its_cluster_is_invalid() -> None:
     wrong = cluster(config={"num.partitions": "8", "log.segment.bytes": "x"})
     topic = resource("Topic", "new", clusterRef={"name": "c"})

@@ -201,6 +201,7 @@ class Reconciler:
             default_partitions=wanted.default_partitions if valid else None,
             default_replication_factor=wanted.default_replication_factor if valid else None,
             min_insync=int(wanted.config.get(MIN_INSYNC, "1")),
+            deletes_topics=wanted.deletes_topics,
         )
         return _ClusterContext(
             state,

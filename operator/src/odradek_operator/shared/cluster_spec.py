@@ -155,6 +155,11 @@ class ClusterSpec:
         """Settings that brokers take while they run."""
         return {name: text for name, text in self.config.items() if name in DYNAMIC_KEYS}
 
+    @property
+    def deletes_topics(self) -> bool:
+        """Return whether the controller of these brokers carries out deletions of topics."""
+        return self.config.get("delete.topic.enable", "true").strip().lower() != "false"
+
     def larger_than(self, most: int) -> tuple[str, ...]:
         """Return the settings in the spec that ask for more replicas than a partition can have."""
         return tuple(

@@ -83,7 +83,7 @@ class ClusterState:
     `settled_seconds` is how long the set of registered brokers has not changed. `reachable` False:
     ZooKeeper did not answer, or nobody can log in, as `away` says, and nothing else here means
     anything. The defaults are None while the cluster's spec is invalid; `min_insync` is that of
-    topics without one.
+    topics without one. Unless it `deletes_topics`, the controller drops requests to.
     """
 
     owner: Owner
@@ -97,6 +97,7 @@ class ClusterState:
     default_partitions: int | None = 1
     default_replication_factor: int | None = 1
     min_insync: int = 1
+    deletes_topics: bool = True
 
     @property
     def places(self) -> int:

@@ -536,6 +536,9 @@ def plan_deletion(
         return waiting
     if heir is not None:
         return TopicPlan(release, events=(_abandoned(spec, f"Topic {heir} has the same topic"),))
+    if not cluster.deletes_topics:
+        text = f"delete.topic.enable is false in spec.brokers.config of KafkaCluster {spec.cluster}"
+        return _blocked("TopicDeletionDisabled", f"{text}: set it to true; {_OR_RETAIN}", shown)
     return replace(waiting, steps=(RequestDeletion(spec.topic, view.version),), requeue_after=0.5)
 
 
