@@ -25,7 +25,7 @@ from tests.reconcile.in_memory import (
     resource,
     run,
 )
-from tests.support.memory import MemoryKube, MemoryPool, context
+from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
 
 
 def test_younger_resource_of_a_group_waits_and_never_deletes_the_offsets_of_the_other() -> None:
@@ -124,6 +124,19 @@ def test_offsets_that_are_in_the_brokers_are_not_said_to_be_deleted_while_none_a
     assert reason(kube, "ConsumerGroup", "g") == "Deleting"
     assert "set spec.deletionPolicy to Retain" in kube.statuses[-1]["conditions"][0]["message"]
     assert zookeeper.deleted == []
+
+
+def test_job_says_whether_zookeeper_or_all_brokers_are_away() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    job = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)
+    kube = run([job], [cluster()], MemoryZooKeeper())
+    assert reason(kube, "ConsumerGroup", "g") == "WaitingForBrokers"
+    pod = run([job], [cluster()], group_with_offsets()).get("v1", "Pod", "n", "g-driver")
+    assert pod is not None
+    kube = run([job], [cluster(zookeeper={"connect": "away:1"}), pod], group_with_offsets())
+    assert reason(kube, "ConsumerGroup", "g") == "ZooKeeperUnreachable"
+    assert "a driver that runs goes on" in kube.statuses[-1]["conditions"][0]["message"]
+    assert kube.names("Pod") == ["g-driver"]
 
 
 def test_group_that_waits_for_its_driver_to_end_says_so() -> None:

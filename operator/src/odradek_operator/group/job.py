@@ -130,6 +130,9 @@ def _run(run: JobRun, body: Body, task: JobSpec, told: tuple[Condition, ...]) ->
         waiting = status.progressing("WaitingForBrokers", "no broker is registered")
         if cluster.owner is not Owner.PRESENT:
             waiting = group_conditions.judge_absent(wanted, cluster.owner)
+        elif not cluster.reachable:
+            text = f"{cluster.away}; it has the brokers' addresses, and a driver that runs goes on"
+            waiting = status.progressing("ZooKeeperUnreachable", text)
         status_update.write_status(context, body, waiting, remembered(body))
         return WAIT_SECONDS
     decision = schedule.decide(task, pod, marked, memory, _first_look(body, meta), context.now())
