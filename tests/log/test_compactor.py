@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from odradek import config_loading
+from odradek.config import MOST_THREADS
 from odradek.log.manager import LogManager
 from odradek.log.partition import checkpoints, cleaner
 from odradek.log.partition.log import Log
@@ -68,6 +69,10 @@ def test_each_thread_is_at_a_log_of_its_own(make: Make, monkeypatch: pytest.Monk
     assert not manager.compact()
 
 
+def cleaners() -> int:
+    return sum(task.get_name().startswith("cleaner") for task in asyncio.all_tasks())
+
+
 async def test_there_are_as_many_cleaners_as_the_setting_says(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,9 +87,6 @@ async def test_there_are_as_many_cleaners_as_the_setting_says(
             meeting[:] = [one for one in meeting if one is not place]
         return False
 
-    def cleaners() -> int:
-        return sum(task.get_name().startswith("cleaner") for task in asyncio.all_tasks())
-
     async def until(claim: Callable[[], bool]) -> None:
         async with asyncio.timeout(120):
             while not claim():
@@ -98,6 +100,27 @@ async def test_there_are_as_many_cleaners_as_the_setting_says(
         await until(lambda left=left: len(meeting) == left)  # type: ignore[misc]
     manager.reconfigure(replace(manager.config, log_cleaner_threads=1))
     await until(lambda: cleaners() == 1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_any_number_of_threads_in_settings_is_harmless(make: Make) -> None:
+    huge = "1000000"
+    manager = make(
+        log_cleaner_threads=huge,
+        num_io_threads=huge,
+        num_recovery_threads_per_data_dir=huge,
+        num_replica_alter_log_dirs_threads=huge,
+    )
+    assert manager.readers._threads == MOST_THREADS
+    assert manager.disk._threads == 2 * MOST_THREADS + 4
+    assert manager._compactor._max_keys > 1, "each has a share of the buffer"
+    running = asyncio.create_task(manager.run())
+    async with asyncio.timeout(120):
+        while not cleaners():
+            await asyncio.sleep(0)
+    assert cleaners() == MOST_THREADS
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek.config import MOST_THREADS
 from odradek.log.manager import LogManager
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.fetch_specs import FetchLimits, FetchSpec
@@ -50,6 +51,16 @@ async def test_a_replica_to_come_is_made_where_it_was_asked_for(
         assert await disks.ask(c, key) is ErrorCode.REPLICA_NOT_AVAILABLE
     await disks.replicas.lead(topic="later")
     assert os.path.dirname(disks.manager.partitions[key].log.directory) == c
+
+
+async def test_any_number_of_moves_at_once_is_harmless(tmp_path: Path) -> None:
+    async with Replicas(tmp_path, num_replica_alter_log_dirs_threads="1000000") as broker:
+        others = len(asyncio.all_tasks())
+        moving = asyncio.create_task(broker.manager._moves.run())
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) - others == MOST_THREADS + 1
+        moving.cancel()
+        await asyncio.wait((moving,))
 
 
 @pytest.mark.parametrize("flush_messages", ["1", "9223372036854775807"])

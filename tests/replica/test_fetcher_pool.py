@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek.config import MOST_THREADS
 from odradek.replica.truncation import Truncation
 from odradek.values import NO_LEADER
 from tests.support.replicas import KEY, Replicas
@@ -36,6 +37,18 @@ async def test_every_partition_has_one_fetcher_after_their_number_changed(tmp_pa
             for key in broker.manager.partitions:
                 assert places[key.topic] == [hash(key) % count]
         assert Counter(map(tuple, copied(broker).values())) == {(0,): len(TOPICS)}
+
+
+async def test_any_number_of_fetchers_is_harmless(tmp_path: Path) -> None:
+    huge = 2**31 - 1
+    async with Replicas(tmp_path, num_replica_fetchers=str(huge)) as broker:
+        for topic in TOPICS:
+            await broker.take(leader=2, isr=(1, 2), replicas=(1, 2), topic=topic)
+        for count in (huge, huge - 1):
+            broker.manager.resize_fetchers(count)
+            places = copied(broker)
+            for key in broker.manager.partitions:
+                assert places[key.topic] == [hash(key) % MOST_THREADS]
 
 
 async def test_a_slow_truncation_does_not_hold_up_a_change_of_their_number(

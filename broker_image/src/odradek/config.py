@@ -35,6 +35,8 @@ from odradek.zookeeper_settings import ZooKeeperSecurity
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 CREATION_RATE = "max.connection.creation.rate"
+MOST_THREADS = 64
+"""Threads of one kind, or tasks in their place, that a setting can have."""
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 # The second is the name of the first before Kafka 2.4.
@@ -341,6 +343,11 @@ class BrokerConfig:
     listener_creation_rates: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
     security: Mapping[str, ListenerSecurity] = dataclasses.field(default_factory=dict, hash=False)
     zookeeper_security: ZooKeeperSecurity = dataclasses.field(default_factory=ZooKeeperSecurity)
+
+
+def bounded_threads(setting: int) -> int:
+    """Return how many threads, or tasks in their place, a setting has: it may be any number."""
+    return min(setting, MOST_THREADS)
 
 
 def within_descriptors(config: BrokerConfig, connections: int) -> BrokerConfig:

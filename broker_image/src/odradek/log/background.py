@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from odradek.config import BrokerConfig
+from odradek.config import BrokerConfig, bounded_threads
 from odradek.log.compactor import Compactor
 from odradek.log.housekeeping import Housekeeper
 from odradek.log.segment.files import DiskThreads
@@ -35,6 +35,10 @@ class BackgroundWork:
         self._config = config
         self._reconfigured.set()
 
+    @property
+    def _cleaners(self) -> int:
+        return bounded_threads(self._config.log_cleaner_threads)
+
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -54,7 +58,7 @@ class BackgroundWork:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._reconfigured.clear()
-                for number in range(self._config.log_cleaner_threads):
+                for number in range(self._cleaners):
                     if number not in cleaners or cleaners[number].done():
                         cleaners[number] = tasks.create_task(
                             self._keep_compacting(number), name=f"cleaner-{number}"
@@ -62,7 +66,7 @@ class BackgroundWork:
                 await self._reconfigured.wait()
 
     async def _keep_compacting(self, number: int) -> None:
-        while number < self._config.log_cleaner_threads:
+        while number < self._cleaners:
             compacted = False
             with self._quarantines.guard(Work.COMPACTION, "logs"):
                 compacted = await self._disk.run(self._compactor.compact)

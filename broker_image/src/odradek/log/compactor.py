@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from weakref import WeakSet
 
-from odradek.config import BrokerConfig
+from odradek.config import BrokerConfig, bounded_threads
 from odradek.log.directory import Directory
 from odradek.log.partition import checkpoints, cleaner
 from odradek.log.partition.cleaner import DirtyRange, Throttle
@@ -59,7 +59,7 @@ class Compactor:
 
     def configure(self, config: BrokerConfig) -> None:
         """Set the size of buffers and the throttle, for compactions that begin from now on."""
-        threads = max(config.log_cleaner_threads, 1)
+        threads = max(bounded_threads(config.log_cleaner_threads), 1)
         self._max_keys = config.log_cleaner_dedupe_buffer_size // threads // cleaner.BYTES_PER_KEY
         self._buffer_bytes = config.log_cleaner_io_buffer_size // threads
         self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, self._stopping)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from odradek.config import BrokerConfig
+from odradek.config import BrokerConfig, bounded_threads
 from odradek.log import loading
 from odradek.log.background import BackgroundWork
 from odradek.log.compactor import Compactor
@@ -52,8 +52,9 @@ class NewLog:
 
 
 def _disk_threads(config: BrokerConfig) -> int:
-    movers = config.num_replica_alter_log_dirs_threads or 0
-    return len(config.log_dirs) * 2 + 2 + config.log_cleaner_threads + movers
+    cleaners = bounded_threads(config.log_cleaner_threads)
+    movers = bounded_threads(config.num_replica_alter_log_dirs_threads or 0)
+    return len(config.log_dirs) * 2 + 2 + cleaners + movers
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class LogManager:
         self.cluster_id = cluster_id
         self.disk = DiskThreads(_disk_threads(config))
         # Threads of their own, so that reads from a cold disk delay nothing else.
-        self.readers = DiskThreads(config.num_io_threads)
+        self.readers = DiskThreads(bounded_threads(config.num_io_threads))
         self._topic_config = topic_config
         self._loading_stops = threading.Event()
         self._is_loaded = False
@@ -147,8 +148,8 @@ class LogManager:
         resolution = resolve(loading.find(self._online(), self._housekeeper), latest_epoch, size)
         self.futures.supersede(resolution.superseded)
         loader = loading.Loader(self._topic_config, self._environment, self._opened)
-        threads = self.config.num_recovery_threads_per_data_dir * len(self._directories)
-        loader.open_all(resolution.kept, threads, progress)
+        wanted = self.config.num_recovery_threads_per_data_dir * len(self._directories)
+        loader.open_all(resolution.kept, bounded_threads(wanted), progress)
         for key, log, directory in self.futures.take_orphans(self.logs()):
             self._take(key, log, directory)
         self.futures.settle_start(resolution, self.logs())
@@ -439,7 +440,7 @@ class LogManager:
         """Change the thread pools and the log cleaner; called on the event loop."""
         self.config = config
         self.disk.resize(_disk_threads(config))
-        self.readers.resize(config.num_io_threads)
+        self.readers.resize(bounded_threads(config.num_io_threads))
         self._compactor.configure(config)
         self._background.reconfigure(config)
 

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from odradek.config import bounded_threads
 from odradek.log.future_logs import check_name
 from odradek.log.partition import future
 from odradek.log.partition.log import UnexpectedOffsetError
@@ -183,7 +184,7 @@ class DirectoryMoves:
         """Move what is to be moved, until cancelled."""
         at_once = self._config.num_replica_alter_log_dirs_threads or len(self._paths)
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(at_once):
+            for _ in range(bounded_threads(at_once)):
                 tasks.create_task(self._run_one())
 
     async def _run_one(self) -> None:

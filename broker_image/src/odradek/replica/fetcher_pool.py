@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Callable
 
+from odradek.config import bounded_threads
 from odradek.quarantine import Quarantines, Work
 from odradek.replica.fetcher import SourceFetcher
 from odradek.replica.partition import Partition, PostponedRole
@@ -18,7 +19,7 @@ class FetcherPool:
     def __init__(
         self, per_source: int, make: Callable[[int], SourceFetcher], quarantines: Quarantines
     ) -> None:
-        self._per_source = per_source
+        self._per_source = bounded_threads(per_source)
         self._make = make
         self._quarantines = quarantines
         self._fetchers: dict[tuple[int, int], SourceFetcher] = {}
@@ -39,6 +40,7 @@ class FetcherPool:
         """Have so many fetchers per source; what they copied goes on in the right one, but not
         before a truncation of it is over.
         """
+        per_source = bounded_threads(per_source)
         if per_source == self._per_source:
             return
         self._per_source = per_source
