@@ -283,7 +283,12 @@ def test_a_start_that_fails_leaves_logs_that_were_closed_cleanly_so(own_cluster:
         broker.spawn()
         assert broker.wait() == 1
         client.set_acls("/brokers/ids", OPEN_ACL_UNSAFE)
-    assert broker.log_text().endswith("\nodradek: failed to start: ZooKeeper: NoAuthError()\n")
+    said = broker.log_text().splitlines()[-1]
+    path = f"{client.chroot}/brokers/ids/{broker.broker_id}"
+    assert said.startswith(
+        f"odradek: failed to start: ZooKeeper: no right to the znode {path} (NoAuthError): log in "
+    )
+    assert "KAFKA_OPTS" in said
     assert "Traceback" not in broker.log_text()
     assert mark.exists()
     broker.start()

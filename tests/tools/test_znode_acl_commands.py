@@ -80,8 +80,8 @@ def test_somebody_else_cannot_change_them(server: Server) -> None:
         refused = run("zookeeper", command, *here, kafka_opts=kafka_opts)
         assert refused.exit_code == 1
         assert refused.stderr == (
-            "odradek: ZooKeeper does not allow it (NoAuthError): log in as who secured the "
-            "znodes, with a JAAS file or a certificate that the server knows\n"
+            "odradek: ZooKeeper does not allow it at /taken (NoAuthError): log in as who secured "
+            "the znodes, with a JAAS file or a certificate that the server knows\n"
         )
     assert all(("sasl", "kafka", 31) in acl for acl in acls_below(server, "/taken").values())
 

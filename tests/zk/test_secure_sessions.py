@@ -25,8 +25,9 @@ from cryptography.hazmat.primitives.serialization import (
 from kazoo.exceptions import ConnectionLoss
 from kazoo.security import ACL
 
-from odradek.zk.client import OPEN, Client, LoginRequiredError, ZooKeeperAccess
+from odradek.zk.client import OPEN, Client, ZooKeeperAccess
 from odradek.zk.digest_md5 import DigestClient, DigestError
+from odradek.zk.failures import LoginRequiredError
 from odradek.zk.operations import Create
 from odradek.zk.session import Session, SessionState
 from tests.support import certificates, secure_zookeeper, zookeeper

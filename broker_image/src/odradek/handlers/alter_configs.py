@@ -40,6 +40,7 @@ from odradek.protocol.messages.configs import (
 )
 from odradek.topic_config import TopicConfig
 from odradek.zk import admin, znodes
+from odradek.zk.failures import meaning
 from odradek.zk.operations import TransactionFailedError
 
 logger = logging.getLogger(__name__)
@@ -176,7 +177,7 @@ async def _outcome(
         return KafkaError(ErrorCode.INVALID_REQUEST, str(error))
     except KazooException as failure:
         logger.warning("failed to change the configs of %s: %r", resource.resource_name, failure)
-        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}")
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {meaning(failure)}")
     return None
 
 

@@ -37,6 +37,7 @@ from odradek.protocol.messages.client_quotas import (
 from odradek.quotas import entities, store
 from odradek.quotas.entities import CREATION_RATE, DEFAULT, WHOLE, QuotaEntity, QuotaKey
 from odradek.zk import admin, znodes
+from odradek.zk.failures import meaning
 from odradek.zk.operations import TransactionFailedError
 from odradek.zk.session import Session
 
@@ -78,7 +79,7 @@ async def describe_client_quotas(
     except KazooException as failure:
         logger.warning("failed to read client quotas: ZooKeeper: %r", failure)
         return DescribeClientQuotasResponse(
-            error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=f"ZooKeeper: {failure!r}"
+            error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=f"ZooKeeper: {meaning(failure)}"
         )
     entries: list[DescribedQuotas] = []
     for few in slices.cut(found.items()):
@@ -200,7 +201,7 @@ async def _outcome(
         return _invalid(str(error))
     except KazooException as failure:
         logger.warning("failed to change client quotas: ZooKeeper: %r", failure)
-        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}")
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {meaning(failure)}")
     return None
 
 

@@ -29,6 +29,7 @@ from odradek.protocol.messages.topics import CreatableTopicConfigs
 from odradek.replica.topic_configs import sound_entries
 from odradek.topic_config import TopicConfig
 from odradek.zk import admin, znodes
+from odradek.zk.failures import meaning
 
 TOPIC = 2
 BROKER = 4
@@ -232,7 +233,9 @@ async def _settings_of(broker: Broker, resource: DescribeConfigsResource) -> lis
         try:
             found = await broker.session.get_all([path])
         except KazooException as failure:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}") from failure
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {meaning(failure)}"
+            ) from failure
         entries = sound_entries(
             path, found[path][0] if path in found else None, topic_config.check_topic_entries
         )

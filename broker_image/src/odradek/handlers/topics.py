@@ -36,6 +36,7 @@ from odradek.protocol.messages.topics import (
 )
 from odradek.values import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from odradek.zk import admin
+from odradek.zk.failures import meaning
 from odradek.zk.operations import TransactionFailedError
 from odradek.zk.znodes import TopicAssignment, ZnodeError
 
@@ -71,7 +72,7 @@ async def _guarded(work: Callable[[], Awaitable[Result]], what: str) -> Result:
         return await work()
     except KazooException as failure:
         logger.warning("%s failed: ZooKeeper: %r", what, failure)
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}") from failure
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {meaning(failure)}") from failure
     except (TransactionFailedError, ZnodeError) as failure:
         logger.error("%s failed: %s", what, failure)
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(failure)) from failure

@@ -30,6 +30,7 @@ from odradek.protocol.messages.sasl import (
 )
 from odradek.security import credentials, scram
 from odradek.zk import admin, znodes
+from odradek.zk.failures import meaning
 from odradek.zk.operations import TransactionFailedError
 
 logger = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ def _infos(entries: dict[str, str]) -> list[ScramCredentialInfo]:
 
 
 def _unavailable(failure: KazooException) -> KafkaError:
-    return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}")
+    return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {meaning(failure)}")
 
 
 async def alter_user_scram_credentials(

@@ -16,6 +16,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.security import acl_znodes
 from odradek.security.acls import AclEntry, ResourcePattern
 from odradek.zk.admin import LARGEST_CONFIG
+from odradek.zk.failures import meaning
 from odradek.zk.operations import Create, Delete, Operation, SetData, TransactionFailedError
 from odradek.zk.payload import ZnodeError
 from odradek.zk.session import Session
@@ -65,7 +66,7 @@ async def _update(
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from error
     except KazooException as failure:
         logger.warning("failed to change the ACLs of %s: ZooKeeper: %r", pattern, failure)
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {failure!r}") from failure
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"ZooKeeper: {meaning(failure)}") from failure
     raise KafkaError(
         ErrorCode.UNKNOWN_SERVER_ERROR,
         f"Others changed the ACLs of {pattern} in each of {MOST_ATTEMPTS} attempts.",

@@ -25,6 +25,7 @@ from odradek.security.listeners import BrokerSecurity
 from odradek.server.dynamic_settings import DynamicSettings
 from odradek.server.errors import StartError
 from odradek.zk import registration, znodes
+from odradek.zk.failures import describe
 from odradek.zk.session import Session
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,9 @@ async def cluster_id(session: Session, log_dirs: Iterable[str]) -> str:
     except (registration.ForeignClusterError, znodes.ZnodeError, LogDirError) as error:
         raise StartError(str(error)) from error
     except KazooException as failure:
-        raise StartError(f"failed to read the cluster id: ZooKeeper: {failure!r}") from failure
+        raise StartError(
+            f"failed to read the cluster id: ZooKeeper: {describe(failure)}"
+        ) from failure
 
 
 def _remembered_cluster(log_dirs: Iterable[str]) -> str | None:
@@ -91,7 +94,7 @@ async def authorizer(
     try:
         await watcher.start()
     except (KazooException, ConnectionError) as failure:
-        raise StartError(f"failed to read the ACLs: ZooKeeper: {failure!r}") from failure
+        raise StartError(f"failed to read the ACLs: ZooKeeper: {describe(failure)}") from failure
     return found
 
 

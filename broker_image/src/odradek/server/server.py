@@ -45,6 +45,7 @@ from odradek.server.errors import StartError, StoppedEarlyError
 from odradek.server.failed_directories import FailedDirectories
 from odradek.server.peers import Peers
 from odradek.zk import registration, znodes
+from odradek.zk.failures import describe
 from odradek.zk.session import Session
 
 # The whole stop takes at most 20 s of the 30 that a pod is given; these are the shares of the steps
@@ -131,7 +132,7 @@ class Server:
             await self._unless_stopped(self._prepare(cleanup))
             await self._start_serving(cleanup)
         except KazooException as failure:
-            raise StartError(f"failed to start: ZooKeeper: {failure!r}") from failure
+            raise StartError(f"failed to start: ZooKeeper: {describe(failure)}") from failure
         except znodes.ZnodeError as error:
             raise StartError(f"failed to start: {error}") from error
 

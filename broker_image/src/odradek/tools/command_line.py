@@ -21,6 +21,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.tools.client import Access, ToolClient, parse_addresses
 from odradek.tools.errors import FAILURES, NothingDoneError, ToolError, error_text
 from odradek.tools.retries import Retries
+from odradek.zk.failures import describe
 from odradek.zk.payload import ZnodeError
 
 UNKNOWN: Final = "-"
@@ -103,7 +104,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         click.echo(f"odradek: {error}", err=True)
         sys.exit(error.status)
     except (KazooException, ZnodeError) as error:
-        click.echo(f"odradek: ZooKeeper: {str(error) or type(error).__name__}", err=True)
+        click.echo(f"odradek: ZooKeeper: {describe(error)}", err=True)
         sys.exit(1)
     finally:
         work.close()

@@ -18,6 +18,7 @@ from odradek.tools.errors import NothingDoneError, ToolError, refused
 from odradek.tools.retries import Retries
 from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
+from odradek.zk.failures import describe
 from odradek.zk.payload import ZnodeError
 
 EMPTY, DEAD, STABLE = "Empty", "Dead", "Stable"
@@ -277,7 +278,9 @@ class OldGroups:
                 self._client.ensure_path(path)
                 self._client.set(path, consumers.encode_offset(offset))
             except KazooException as error:
-                raise ToolError(f"failed to write {path}: {error!r}", 1) from error
+                raise ToolError(
+                    f"failed to write {path}: ZooKeeper: {describe(error)}", 1
+                ) from error
 
     async def delete(self, group: str) -> None:
         """Delete a group without members, and its offsets."""

@@ -30,6 +30,7 @@ from odradek.tools.errors import ToolError
 from odradek.tools.zookeeper_client import connect
 from odradek.zk import acls, znodes
 from odradek.zk.client import Client
+from odradek.zk.failures import describe
 
 _BATCH: Final = 500
 _ANSWER_S: Final = 30.0
@@ -62,14 +63,16 @@ def _change_all(client: Client, zookeeper: str, *, secured: bool) -> None:
             count = _change_tree(client, root, secured=secured)
             click.echo(f"{verb} {root}: {count} znodes")
     except (NoAuthError, InvalidACLError, AuthFailedError) as error:
+        at = f" at {error.args[0]}" if error.args else ""
         raise ToolError(
-            f"ZooKeeper does not allow it ({type(error).__name__}): log in as who secured the "
+            f"ZooKeeper does not allow it{at} ({type(error).__name__}): log in as who secured the "
             "znodes, with a JAAS file or a certificate that the server knows",
             1,
         ) from None
     except (KazooException, KazooTimeoutError) as error:
-        why = str(error) or type(error).__name__
-        raise ToolError(f"ZooKeeper at {zookeeper}: {why}; run the command again", 1) from None
+        raise ToolError(
+            f"ZooKeeper at {zookeeper}: {describe(error)}; run the command again", 1
+        ) from None
 
 
 def _change_tree(client: Client, root: str, *, secured: bool) -> int:

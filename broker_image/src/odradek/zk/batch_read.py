@@ -14,6 +14,7 @@ from kazoo.protocol.serialization import GetData
 from kazoo.protocol.states import ZnodeStat
 
 from odradek.zk.client import Client
+from odradek.zk.failures import name_znode
 
 # Data and stat of a znode, or why there are none.
 ReadAnswer: TypeAlias = tuple[bytes, ZnodeStat] | Exception
@@ -35,9 +36,9 @@ class BatchRead:
         self._left = len(paths)
         self._on_done = on_done
         self._lock = threading.Lock()
-        chroot = client.chroot
+        self._paths, self._chroot = paths, client.chroot
         for number, path in enumerate(paths):
-            client._call(GetData(chroot + path, watcher), _OneRead(self, number))
+            client._call(GetData(self._chroot + path, watcher), _OneRead(self, number))
 
     def take(self, number: int, answer: ReadAnswer) -> None:
         """Take an answer. kazoo may find twice that there is none."""
@@ -49,6 +50,11 @@ class BatchRead:
             if self._left:
                 return
         self._on_done(self._answers)
+
+    def fail(self, number: int, error: Exception) -> None:
+        """Take an error, which tells its znode."""
+        name_znode(error, self._chroot + self._paths[number])
+        self.take(number, error)
 
 
 class _OneRead:
@@ -64,4 +70,4 @@ class _OneRead:
         self._batch.take(self._number, value)
 
     def set_exception(self, error: Exception) -> None:
-        self._batch.take(self._number, error)
+        self._batch.fail(self._number, error)

@@ -32,13 +32,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    EXCEPTIONS,
-    AuthFailedError,
-    NodeExistsError,
-    SessionExpiredError,
-    ZookeeperError,
-)
+from kazoo.exceptions import AuthFailedError, NodeExistsError, SessionExpiredError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionDropped
 from kazoo.protocol.serialization import SASL, Connect, Exists
@@ -47,25 +41,14 @@ from kazoo.retry import KazooRetry
 
 from odradek.zk import acls
 from odradek.zk.digest_md5 import DigestClient, DigestError
+from odradek.zk.failures import LoginRequiredError
 from odradek.zk.pipelining import PipelinedConnection, PipelinedResult, PromptWatch, Waker
 from odradek.zookeeper_settings import ZooKeeperLogin
 
 _NONCE_BYTES: Final = 16
 _LEAST_S: Final = 0.001
 _SILENT: Final = "the server does not answer"
-_LOGIN_REQUIRED: Final = -124
 _NEEDS_LOGIN: Final = "the server asks for a login"
-
-
-class LoginRequiredError(ZookeeperError):  # type: ignore[misc]  # kazoo has no types
-    """The server asks for a login, and this client has none."""
-
-    code = _LOGIN_REQUIRED
-
-
-EXCEPTIONS[_LOGIN_REQUIRED] = LoginRequiredError
-# An error that kazoo does not know would end the thread of the connection.
-EXCEPTIONS.default_factory = lambda: ZookeeperError
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +131,20 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         read_response = connection._read_response
 
         def read_and_note(header: Any, content: bytes, offset: int) -> Any:
-            if header.err == _LOGIN_REQUIRED:
-                self._login_required = True
+            if header.err:
+                self._note_refusal(header.err)
             return read_response(header, content, offset)
 
         connection._invoke = invoke_and_note
         connection._read_response = read_and_note
+
+    def _note_refusal(self, code: int) -> None:
+        """Let the error that answers the first pending request tell its znode."""
+        if code == LoginRequiredError.code:
+            self._login_required = True
+        request, result, _ = self._pending[0]
+        if isinstance(result, PipelinedResult):
+            result.path = getattr(request, "path", "")
 
     def ensure(self, path: str) -> None:
         """Create a persistent znode and its parents where they are missing, with their ACLs."""

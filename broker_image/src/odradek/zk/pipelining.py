@@ -23,6 +23,8 @@ from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionDropped, Connect
 from kazoo.protocol.serialization import Auth
 from kazoo.protocol.states import WatchedEvent
 
+from odradek.zk.failures import name_znode
+
 logger = logging.getLogger(__name__)
 
 # Of one read: a record of TLS has as many. Some eighty states of partitions fit in.
@@ -176,8 +178,15 @@ class PromptWatch(abc.ABC):
 class PipelinedResult(AsyncResult):  # type: ignore[misc]  # kazoo has no types
     """The answer to a request. What is linked to it runs in the thread of the connection.
 
-    So it may not wait for anything.
+    So it may not wait for anything. `path` is the znode that an error is about, if it is known.
     """
+
+    path = ""
+
+    def set_exception(self, exception: BaseException) -> None:
+        """Take an error, which tells its znode."""
+        name_znode(exception, self.path)
+        super().set_exception(exception)
 
     def _do_callbacks(self) -> None:
         for callback in self._callbacks:

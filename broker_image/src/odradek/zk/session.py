@@ -38,7 +38,6 @@ from kazoo.exceptions import (
     BadVersionError,
     ConnectionClosedError,
     ConnectionLoss,
-    KazooException,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -50,7 +49,8 @@ from kazoo.retry import KazooRetry
 from odradek import slices
 from odradek.zk import acls, operations
 from odradek.zk.batch_read import BatchRead, ReadAnswer
-from odradek.zk.client import OPEN, Client, Handshake, LoginRequiredError, ZooKeeperAccess
+from odradek.zk.client import OPEN, Client, Handshake, ZooKeeperAccess
+from odradek.zk.failures import LoginRequiredError, is_answer
 from odradek.zk.operations import ANY_VERSION, Operation
 from odradek.zk.pipelining import PromptWatch
 
@@ -424,7 +424,7 @@ class Session:
         if self._loop is None or self._client is None or number != self._heartbeats:
             return
         timeout = self.negotiated_timeout_ms / 1000
-        if done.exception is None or _is_answer(done.exception):
+        if done.exception is None or is_answer(done.exception):
             self.deadline = max(self.deadline, self._vouched_at + timeout)
             self._vouched_at = started
         self._heartbeat = self._loop.call_later(timeout / HEARTBEATS_PER_TIMEOUT, self._beat)
@@ -511,13 +511,6 @@ def _settle(future: asyncio.Future[Any], done: Any) -> None:
         future.set_result(done.value)
     else:
         future.set_exception(done.exception)
-
-
-def _is_answer(error: Exception) -> bool:
-    """Return whether the quorum answered, if only with an error."""
-    return isinstance(error, KazooException) and not isinstance(
-        error, ConnectionLoss | SessionExpiredError | ConnectionClosedError | LoginRequiredError
-    )
 
 
 def _stat(stat: Any) -> Stat:
