@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from odradek.net.client_info import ClientInfo
 from odradek.net.connection_quotas import ConnectionLimits, ConnectionQuotas
 from odradek.net.frame import FrameReader
 from odradek.net.listener import Listener
+from odradek.net.transport import PlainTransport
 from odradek.protocol import codec, headers
 from odradek.protocol.api import APIS
 from odradek.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -331,3 +333,22 @@ async def test_an_answer_that_cannot_be_read_fails_its_caller(
     async with raw_peer(serve) as client:
         with pytest.raises(ConnectionError, match="receiving failed"):
             await client.call(ApiVersionsRequest(), 0, 60_000)
+
+
+async def test_an_alert_of_tls_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"x")
+        await writer.drain()
+        await reader.read()
+
+    def refuse(transport: PlainTransport, buffer: memoryview) -> int:
+        error = ssl.SSLError(1, "[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 (_ssl.c:2580)")
+        error.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+        raise error
+
+    monkeypatch.setattr(PlainTransport, "recv_into", refuse)
+    async with raw_peer(serve) as client:
+        with pytest.raises(ConnectionError, match=r"set ssl\.keystore") as failed:
+            await client.call(ApiVersionsRequest(), 0, 60_000)
+    assert "_ssl.c" not in str(failed.value)

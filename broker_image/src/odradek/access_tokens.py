@@ -24,7 +24,7 @@ from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
-from odradek import https_request
+from odradek import https_request, tls_errors
 from odradek.https_request import MOST_BYTES
 from odradek.listener_settings import TlsSettings
 from odradek.oauth_settings import OAUTHBEARER, OauthLogin
@@ -119,7 +119,7 @@ class AccessTokens:
                 self.login.url, self._context, urlencode(form).encode(), headers
             )
         except (OSError, HTTPException, ValueError) as error:
-            reason = str(error) or type(error).__name__
+            reason = tls_errors.describe(error)
             raise NoTokenError(f"failed to get a {place}: {reason}", is_mistake=False) from error
         if status not in (HTTPStatus.OK, HTTPStatus.CREATED):
             is_mistake = HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.INTERNAL_SERVER_ERROR
@@ -199,7 +199,9 @@ def endpoint_context(settings: TlsSettings) -> ssl.SSLContext:
             cafile=store.location or None, cadata=store.certificates or None
         )
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{OAUTHBEARER}: cannot use ssl.truststore: {error}") from None
+        raise ConfigError(
+            f"{OAUTHBEARER}: cannot use ssl.truststore: {tls_errors.describe(error)}"
+        ) from None
     context.check_hostname = settings.checks_host
     return context
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from odradek import tls_errors
 from odradek.tools.client import parse_addresses
 from odradek.tools.command_line import (
     bootstrap_option,
@@ -175,5 +176,6 @@ def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(certificate, key)
     except (ssl.SSLError, OSError) as error:
-        raise ToolError(f"cannot use {certificate} with {key}: {error}") from None
+        said = tls_errors.describe(error)
+        raise ToolError(f"cannot use {certificate} with {key}: {said}") from None
     return context

@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
-from odradek import slices
+from odradek import slices, tls_errors
 from odradek.net import transport as transports
 from odradek.net.addresses import look_up
 from odradek.net.frame import KEPT_BYTES, FrameReader, ProtocolViolation
@@ -288,7 +288,7 @@ class _PeerConnection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self.fail(f"receiving failed: {error}")
+            self.fail(f"receiving failed: {tls_errors.describe(error)}")
             return
         except MemoryError:
             self.fail("no memory for the answer")

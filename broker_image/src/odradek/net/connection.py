@@ -31,6 +31,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
+from odradek import tls_errors
 from odradek.net.begun_work import BegunWork, begin
 from odradek.net.client_info import Answer, ClientInfo, Dispatch
 from odradek.net.connection_quotas import ConnectionQuotas
@@ -525,7 +526,8 @@ class Connection:
 
     def _log_loss(self, error: OSError) -> None:
         text = "lost %s:%s: %s"
-        self._quotas.log.log(logging.DEBUG, text, self.peer.host, self.peer.port, error)
+        said = tls_errors.describe(error)
+        self._quotas.log.log(logging.DEBUG, text, self.peer.host, self.peer.port, said)
 
     def _note_activity(self) -> None:
         self._last_active = self._time()

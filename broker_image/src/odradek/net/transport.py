@@ -32,6 +32,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from odradek import tls_errors
 from odradek.net.encrypted_outgoing import PIECE_BYTES, EncryptedOutgoing
 from odradek.net.handshakes import HandshakeError, Handshakes, cause_of
 from odradek.net.inline_future import InlineFuture, wake
@@ -177,9 +178,9 @@ class TlsTransport:
         except TimeoutError:
             raise self._failure("timeout", f"no TLS handshake in {limit_s:g} s") from None
         except ssl.SSLCertVerificationError as error:
-            raise self._failure("certificate", f"TLS: {error.verify_message}") from error
+            raise self._failure("certificate", f"TLS: {tls_errors.describe(error)}") from error
         except ssl.SSLError as error:
-            raise self._failure(cause_of(error), f"TLS: {error.reason or error}") from error
+            raise self._failure(cause_of(error), f"TLS: {tls_errors.describe(error)}") from error
         except (OSError, ValueError) as error:
             raise self._failure("disconnected", f"TLS handshake: {error}") from error
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
-from odradek import https_request
+from odradek import https_request, tls_errors
 from odradek.https_request import MOST_BYTES
 from odradek.net.rare_log import RareLog
 from odradek.oauth_settings import OauthSettings
@@ -117,7 +117,7 @@ class Jwks:
                 "failed to fetch the keys of listener %s from %s: %.200s; retrying",
                 self._listener,
                 self._settings.url,
-                str(error) or type(error).__name__,
+                tls_errors.describe(error),
             )
             return False
         if self._fetched_s is None or {one.kid for one in keys} != {one.kid for one in self._keys}:

@@ -39,6 +39,7 @@ from kazoo.protocol.serialization import SASL, Connect, Exists
 from kazoo.protocol.states import Callback
 from kazoo.retry import KazooRetry
 
+from odradek import tls_errors
 from odradek.zk import acls
 from odradek.zk.digest_md5 import DigestClient, DigestError
 from odradek.zk.failures import LoginRequiredError
@@ -48,6 +49,7 @@ from odradek.zookeeper_settings import ZooKeeperLogin
 _NONCE_BYTES: Final = 16
 _LEAST_S: Final = 0.001
 _SILENT: Final = "the server does not answer"
+_PREFIX: Final = "zookeeper."
 _NEEDS_LOGIN: Final = "the server asks for a login"
 
 
@@ -286,9 +288,9 @@ def _secured(plain: socket.socket, context: ssl.SSLContext, hostname: str) -> ss
 
 def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is refused: {error.verify_message}"
+        return f"its certificate is refused: {tls_errors.describe(error, _PREFIX)}"
     if isinstance(error, TimeoutError):
         return _SILENT
     if isinstance(error, ssl.SSLError | ConnectionResetError):
-        return f"TLS handshake failed: {error.strerror or error}"
+        return f"TLS handshake failed: {tls_errors.describe(error, _PREFIX)}"
     return error.strerror or str(error)
