@@ -99,16 +99,19 @@ def test_verify_finds_a_torn_tail(folder: Path) -> None:
     assert "cut off" in result.output
 
 
-@pytest.mark.parametrize("name", ["missing", "notes.txt", "empty", "abc.log"])
+@pytest.mark.parametrize("name", ["missing", "notes.txt", "empty", "abc.log", "7.log", "7.index"])
 def test_a_path_that_is_no_log_is_one_line_and_exit_2(tmp_path: Path, name: str) -> None:
     (tmp_path / "notes.txt").write_text("hello")
-    (tmp_path / "abc.log").write_text("hello")
+    for named in ("abc.log", "7.log", "7.index"):
+        (tmp_path / named).write_text("hello")
     (tmp_path / "empty").mkdir()
-    for command in ("dump", "verify"):
+    for command in ("dump", "verify", repair.name):
         result = run(command, tmp_path / name)
         assert result.exit_code == 2
         assert result.stderr.count("\n") == 1
         assert result.stdout == ""
+        if "." in name:
+            assert "an offset of 20 digits with .log, .index," in result.stderr
 
 
 @pytest.mark.parametrize("command", ["dump", "verify", repair.name])
@@ -120,10 +123,12 @@ def test_a_path_that_no_file_can_have_is_one_line_and_exit_2(command: str) -> No
 
 @pytest.mark.parametrize("command", ["dump", "verify", repair.name])
 def test_logs_of_other_programs_beside_segments_are_left_out(folder: Path, command: str) -> None:
-    (folder / "server.log").write_bytes(b"INFO up\n")
+    others = ("server.log", "7.log", "7.snapshot")
+    for name in others:
+        (folder / name).write_bytes(b"INFO up\n")
     result = run(command, folder)
     assert result.exit_code == 0
-    assert "server.log" not in result.output
+    assert not any(line.startswith(others) for line in result.output.splitlines())
 
 
 def test_folder_in_place_of_a_checkpoint_is_one_line_and_exit_2(folder: Path) -> None:

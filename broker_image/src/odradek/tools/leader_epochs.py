@@ -21,7 +21,7 @@ from odradek.log.partition import checkpoints
 from odradek.log.partition.epochs import FILE_NAME
 from odradek.log.records.batch import NO_EPOCH, CorruptBatchError, Header
 from odradek.log.segment import batch_file
-from odradek.log.segment.segment import LOG_SUFFIX
+from odradek.log.segment.segment import LOG_SUFFIX, base_offset_of
 
 # Runs of batches of one epoch that are compared with each other; a log has few.
 _MOST_RUNS = 4000
@@ -166,7 +166,8 @@ def _heaviest_rising(runs: Sequence[Run]) -> tuple[set[int], bool]:
 
 def neighbours(log: Path) -> tuple[Path | None, Path | None]:
     """Return the segments before and after one."""
-    others = sorted(one for one in log.parent.glob("*" + LOG_SUFFIX) if one.stem.isdecimal())
+    found = log.parent.glob("*" + LOG_SUFFIX)
+    others = sorted(one for one in found if base_offset_of(one.stem) is not None)
     before = [one for one in others if one.stem < log.stem]
     after = [one for one in others if one.stem > log.stem]
     return before[-1] if before else None, after[0] if after else None

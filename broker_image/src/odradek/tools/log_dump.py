@@ -22,13 +22,20 @@ from odradek.log.records import compression, contents
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment import batch_file
 from odradek.log.segment.index import OffsetIndex, TimeIndex
-from odradek.log.segment.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
+from odradek.log.segment.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    base_offset_of,
+    file_name,
+)
 from odradek.tools.leader_epochs import EpochCheck, neighbours
 
 _CHUNK = 1 << 20
 _PROGRESS_FROM = 64 << 20
 _KNOWN = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, producers.SNAPSHOT_SUFFIX)
 _OF_PARTITION = (EPOCHS, topic_identity.FILE_NAME)
+_WANTED = f"an offset of 20 digits with {', '.join(_KNOWN)}; or {', '.join(_OF_PARTITION)}"
 
 
 @click.group("log")
@@ -124,12 +131,13 @@ def files(path: Path) -> list[Path]:
         if not path.exists():
             fail(f"{path} does not exist", 2)
     if not _is_known(path):
-        fail(f"{path} is not a segment file", 2)
+        fail(f"{path} is not named as a file of a partition: {_WANTED}", 2)
     return [path]
 
 
 def _is_known(file: Path) -> bool:
-    return (file.suffix in _KNOWN and file.stem.isdecimal()) or file.name in _OF_PARTITION
+    is_segment = file.suffix in _KNOWN and base_offset_of(file.stem) is not None
+    return is_segment or file.name in _OF_PARTITION
 
 
 def _batches(file: Path) -> Iterator[tuple[int, Header, memoryview]]:

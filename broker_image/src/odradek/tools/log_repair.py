@@ -35,6 +35,7 @@ from odradek.log.segment.segment import (
     TIME_INDEX_SUFFIX,
     Segment,
     SegmentSettings,
+    base_offset_of,
 )
 from odradek.log.segment.transaction_index import CorruptTransactionIndexError
 from odradek.tools import leader_epochs, log_dump
@@ -170,8 +171,9 @@ def _find_damage(log: Path, epochs: EpochCheck) -> Cut | None:
 
 
 def _next_base(log: Path) -> int | None:
-    bases = (int(one.stem) for one in log.parent.glob("*" + LOG_SUFFIX) if one.stem.isdecimal())
-    return min((base for base in bases if base > int(log.stem)), default=None)
+    bases = (base_offset_of(one.stem) for one in log.parent.glob("*" + LOG_SUFFIX))
+    following = (base for base in bases if base is not None and base > int(log.stem))
+    return min(following, default=None)
 
 
 def _useless_snapshots(folder: Path, cuts: list[Cut]) -> list[Path]:
@@ -180,7 +182,10 @@ def _useless_snapshots(folder: Path, cuts: list[Cut]) -> list[Path]:
     end = next((cut.lost.start for cut in cuts if cut.log == last and cut.sound < cut.size), None)
     useless = []
     for snapshot in sorted(folder.absolute().glob("*" + producers.SNAPSHOT_SUFFIX)):
-        beyond = end is not None and snapshot.stem.isdecimal() and int(snapshot.stem) > end
+        offset = base_offset_of(snapshot.stem)
+        if offset is None:
+            continue
+        beyond = end is not None and offset > end
         if beyond or next(log_dump.problems(snapshot), None) is not None:
             useless.append(snapshot)
     return useless
