@@ -254,6 +254,27 @@ def test_no_usable_directory_refuses_the_start(make: Make, tmp_path: Path) -> No
         make(dirs=("a",))
 
 
+def test_new_directories_on_a_full_disk_refuse_the_start(
+    make: Make, tmp_path: Path, failures: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = checkpoints.write_meta
+    full = [str(tmp_path / "a")]
+
+    def write_or_fail(path: str, meta: checkpoints.LogDirMeta) -> None:
+        if os.path.dirname(path) in full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        write(path, meta)
+
+    monkeypatch.setattr(checkpoints, "write_meta", write_or_fail)
+    manager = make()
+    assert manager.online_directories == [str(tmp_path / "b")], "the other one serves"
+    manager.close()
+    full.append(str(tmp_path / "c"))
+    with pytest.raises(LogDirError, match=r"none of log\.dirs can be used: .*No space left"):
+        make(dirs=("a", "c"))
+    assert failures == [str(tmp_path / name) for name in "aac"]
+
+
 def test_directories_that_fail_while_they_are_loaded(make: Make, tmp_path: Path) -> None:
     manager = make()
     for number in range(2):

@@ -129,13 +129,19 @@ class LogManager:
         """Write who owns the directories that had no owner. As in Kafka's `KafkaServer.startup` the
         broker is registered before: a wrong broker.id must leave no trace in them.
 
-        Raises LogDirError if that fails by no fault of a directory.
+        Raises LogDirError if that fails by no fault of a directory, or if none is left.
         """
         for directory in self._online():
             try:
                 directory.record_owner()
             except OSError as error:
                 directory.fail_at_start(error)
+        self._require_one_online()
+
+    def _require_one_online(self) -> None:
+        if not self._online():
+            reasons = "; ".join(f"{each.path}: {each.failure}" for each in self._directories)
+            raise LogDirError(f"none of log.dirs can be used: {reasons}")
 
     def load(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Lock the directories and open every partition found. `progress(done, total)` counts
@@ -153,9 +159,7 @@ class LogManager:
         for key, log, directory in self.futures.take_orphans(self.logs()):
             self._take(key, log, directory)
         self.futures.settle_start(resolution, self.logs())
-        if not self._online():
-            reasons = "; ".join(f"{each.path}: {each.failure}" for each in self._directories)
-            raise LogDirError(f"none of log.dirs can be used: {reasons}")
+        self._require_one_online()
         self._is_loaded = True
 
     def stop_loading(self) -> None:
