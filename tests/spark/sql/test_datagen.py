@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from itertools import islice
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from odradek_spark.datagen import command
+from odradek_spark import commands
+from odradek_spark.broker_access import BrokerAccess
+from odradek_spark.datagen import command, producer
 from odradek_spark.datagen.quickstarts import QUICKSTARTS
 from tests.support import preloaded
 
@@ -52,6 +57,8 @@ def test_arguments_of_ksql_datagen_are_options() -> None:
         ["quickstart=users", "--rate", "0"],
         ["quickstart=users", "--rate", "nan"],
         ["quickstart=users", "--iterations", "0"],
+        ["quickstart=users", "--iterations", "9223372036854775808"],
+        ["quickstart=users", "maxInterval=2147483648"],
         ["quickstart=users", "--rate", "5/s", "maxInterval=1"],
         ["quickstart=users", "color=red"],
     ],
@@ -60,3 +67,39 @@ def test_bad_usage_is_2(arguments: list[str]) -> None:
     ended = preloaded.run("odradek", "datagen", *arguments)
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
+
+
+class KnowingProducer:
+    """A client that knows by now that there is no such topic, and refuses records itself."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.taken = 0
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None)})
+
+    def produce(self, topic: str, value: str, key: str, on_delivery: Any) -> None:
+        if self.taken == 3:
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_TOPIC))
+        self.taken += 1
+        on_delivery(None, None)
+
+    def poll(self, timeout: float) -> int:
+        return 0
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer, "Producer", KnowingProducer)
+    writer = producer.RecordWriter(BrokerAccess("localhost:1"), "t", "userid")
+    said = "^topic t does not exist any more: 3 records were written before$"
+    with pytest.raises(producer.DatagenError, match=said):
+        writer.write(QUICKSTARTS["users"].records(7), None)
+
+
+def test_a_text_that_is_not_utf8_is_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        commands.check_utf8("--topic", "\udcff")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "odradek: --topic '\\udcff' is not UTF-8\n"

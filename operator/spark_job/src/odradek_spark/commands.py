@@ -10,6 +10,7 @@ from typing import NoReturn
 import click
 
 from odradek.access_tokens import NoTokenError
+from odradek.properties import is_utf8
 from odradek_spark.broker_access import BrokerAccess, ClientConfigError, read
 
 bootstrap_option = click.option(
@@ -36,6 +37,7 @@ def read_access(bootstrap_server: str, command_config: Path | None) -> BrokerAcc
 
     Exits with status 2 upon a mistake, and with 1 if there is no token.
     """
+    check_utf8("--bootstrap-server", bootstrap_server)
     if command_config is None:
         return BrokerAccess(bootstrap_server)
     try:
@@ -56,6 +58,12 @@ def read_access(bootstrap_server: str, command_config: Path | None) -> BrokerAcc
     return access
 
 
-def _exit(error: Exception, status: int) -> NoReturn:
+def check_utf8(option: str, text: str) -> None:
+    """Exit with status 2 if a text is not UTF-8: librdkafka takes no other."""
+    if not is_utf8(text):
+        _exit(f"{option} {text!r} is not UTF-8", 2)
+
+
+def _exit(error: Exception | str, status: int) -> NoReturn:
     click.echo(f"odradek: {error}", err=True)
     sys.exit(status)

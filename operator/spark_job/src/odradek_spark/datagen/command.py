@@ -15,6 +15,7 @@ from odradek_spark import commands, extra
 from odradek_spark.datagen.quickstarts import QUICKSTARTS
 
 _MAX_INTERVAL_MS = 500
+_INT_MAX = 2**31 - 1
 # ksql-datagen's names -> the options of this command.
 _ARGUMENTS = {
     "quickstart": "--quickstart",
@@ -77,7 +78,7 @@ def _as_options(args: Sequence[str]) -> list[str]:
 @commands.command_config_option
 @click.option(
     "--iterations",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, sys.maxsize),
     default=1_000_000,
     show_default=True,
     help="Number of records.",
@@ -85,7 +86,7 @@ def _as_options(args: Sequence[str]) -> list[str]:
 @click.option("--rate", type=_Rate(), metavar="N[/s]", help="Records per second.")
 @click.option(
     "--max-interval",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, _INT_MAX),
     metavar="MS",
     help=f"Longest pause between two records, {_MAX_INTERVAL_MS} by default.",
 )
@@ -118,6 +119,7 @@ def datagen(
 
     if rate is not None and max_interval is not None:
         raise click.UsageError("give either --rate or --max-interval")
+    commands.check_utf8("--topic", topic or "")
     access = commands.read_access(bootstrap_server, command_config)
     name = topic or f"{quickstart}_kafka_topic_{format_}"
     interval = _MAX_INTERVAL_MS if max_interval is None else max_interval

@@ -15,8 +15,15 @@ _METADATA_TIMEOUT_S = 10.0
 # The first request for a topic may create it, if the brokers are set to; it then gets its leaders.
 _CREATION_PATIENCE_S = 10.0
 _WHILE_CREATED = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
+_GONE = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+)
 _RETRY_PAUSE_S = 0.2
 _FLUSH_TIMEOUT_S = 60.0
+# What librdkafka takes is a number of milliseconds, an int of C.
+_LONGEST_POLL_S = 3600.0
 
 
 class DatagenError(Exception):
@@ -94,7 +101,7 @@ class RecordWriter:
 
     def _wait_until(self, due: float) -> None:
         while (rest := due - time.monotonic()) > 0:
-            self._producer.poll(rest)
+            self._producer.poll(min(rest, _LONGEST_POLL_S))
 
     def _produce(self, record: Record) -> None:
         value = json.dumps(record)
@@ -106,6 +113,10 @@ class RecordWriter:
                 )
             except BufferError:
                 self._producer.poll(0.1)
+            except KafkaException as error:
+                # The client knows, without asking, that the topic is gone, or gave up.
+                self._failure = self._failure or error.args[0]
+                self._check()
             else:
                 self._producer.poll(0)
                 return
@@ -117,5 +128,11 @@ class RecordWriter:
             self._failure = error
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise DatagenError(f"topic {self._topic} refuses records: {self._failure.str()}")
+        if self._failure is None:
+            return
+        if self._failure.code() in _GONE:
+            raise DatagenError(
+                f"topic {self._topic} does not exist any more: {self.delivered} records were "
+                "written before"
+            )
+        raise DatagenError(f"topic {self._topic} refuses records: {self._failure.str()}")
