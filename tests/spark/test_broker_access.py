@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 
 from odradek_spark import broker_access
 from odradek_spark.broker_access import BrokerAccess, ClientConfigError
+from odradek_spark.client_errors import Refusals
 from tests.support import certificates, oauth, preloaded
 from tests.support.secure_broker import jaas
 
@@ -199,3 +201,13 @@ def test_credentials_of_spark_are_all_settings_or_all_options(tmp_path: Path, na
     with pytest.raises(ClientConfigError, match=f"oauthbearer.{name} needs") as refused:
         broker_access.read("b:1", path)
     assert PASSWORD not in str(refused.value)
+
+
+def test_refusals_name_the_settings_that_the_file_has() -> None:
+    refusals = Refusals()
+    assert refusals.text() == ""
+    said = "certificate verify failed: verify that ssl.ca.location is correctly configured"
+    refusals(KafkaError(KafkaError._SSL, said))
+    assert refusals.text().startswith(": ")
+    assert "verify that ssl.truststore.location is correctly configured" in refusals.text()
+    assert "ssl.ca." not in refusals.text()

@@ -132,10 +132,15 @@ def _require_usable(settings: Mapping[str, str]) -> None:
         # It has no addresses, so it does not connect.
         AdminClient({**settings, "log_level": 0})
     except KafkaException as error:
-        text = " ".join(error.args[0].str().split())
-        for name, of_kafka in _NAMES.items():
-            text = text.replace(name, of_kafka)
+        text = in_kafkas_names(" ".join(error.args[0].str().split()))
         raise ConfigError(text.removeprefix("Failed to create admin client: ")) from None
+
+
+def in_kafkas_names(text: str) -> str:
+    """Return what librdkafka says with the names of the settings that the file has."""
+    for name, of_kafka in _NAMES.items():
+        text = text.replace(name, of_kafka)
+    return text
 
 
 def _trusted(store: Store) -> dict[str, str]:

@@ -4,6 +4,8 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
+from odradek_spark.broker_access import in_kafkas_names
+
 _REFUSALS: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL)
 
 
@@ -19,7 +21,7 @@ class Refusals:
     def __call__(self, error: KafkaError) -> None:
         """Take an error of the client."""
         if error.code() in _REFUSALS:
-            self._last = " ".join(error.str().split())
+            self._last = in_kafkas_names(" ".join(error.str().split()))
 
     def text(self) -> str:
         """Return `: REASON`, or nothing."""
