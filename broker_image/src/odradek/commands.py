@@ -162,7 +162,12 @@ def zookeeper(context: click.Context, port: int, host: str, data_dir: Path | Non
         zookeeper_server.check_address(host, port)
     except (OSError, UnicodeError) as error:
         _exit(f"cannot listen on {host}:{port}: {error}", 1)
-    folder = (data_dir or Path(tempfile.mkdtemp(prefix="odradek-zookeeper-"))).absolute()
+    try:
+        folder = (data_dir or Path(tempfile.mkdtemp(prefix="odradek-zookeeper-"))).absolute()
+    except OSError as error:
+        _exit(f"cannot make a folder for data: {error.strerror}", 2)
+    if not is_utf8(str(folder)):
+        _exit(f"cannot use {str(folder)!r} for data: its name is not UTF-8", 2)
     try:
         command = zookeeper_server.command(zookeeper_server.write_config(folder, port, host=host))
     except zookeeper_server.MissingError as error:
