@@ -8,7 +8,12 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import offsets as messages
-from odradek.protocol.messages.fetch import FetchRequest
+from odradek.protocol.messages.fetch import (
+    FetchablePartitionResponse,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+)
 from odradek.protocol.schema import Request, ResponseT
 from odradek.tools.client import LATEST, ToolClient
 from odradek.tools.consume import RecordReader
@@ -65,3 +70,44 @@ async def test_the_end_of_one_partition_stays_while_another_has_no_leader() -> N
         async for _ in reader.records():
             pass
     assert sorted(brokers.fetched) == [7, 100]
+
+
+class Shortened(Electing):
+    """Its logs have no record any more where a reader is."""
+
+    async def call(self, node: int, request: Request[ResponseT], version: int) -> ResponseT:
+        if not isinstance(request, FetchRequest):
+            return await super().call(node, request, version)
+        self.fetched += [one.fetch_offset for one in request.topics[0].partitions]
+        parts = [
+            FetchablePartitionResponse(
+                partition=one.partition,
+                error_code=ErrorCode.OFFSET_OUT_OF_RANGE,
+                high_watermark=0,
+                record_set=None,
+            )
+            for one in request.topics[0].partitions
+        ]
+        topic = FetchableTopicResponse(topic="t", partition_responses=parts)
+        return cast("ResponseT", FetchResponse(responses=[topic]))
+
+
+@pytest.mark.parametrize(
+    ("start", "committed", "said", "status"),
+    [
+        (LATEST, None, r"^t-0 has no offset 7 any more: .* the topic was made anew$", 1),
+        (LATEST, {LED: 3}, r"^t-0 has no offset 3$", 2),
+        (99, None, r"^t-0 has no offset 99$", 2),
+    ],
+)
+async def test_an_offset_that_is_gone_is_no_mistake(
+    start: int, committed: dict[TopicPartition, int] | None, said: str, status: int
+) -> None:
+    brokers = Shortened()
+    reader = RecordReader(brokers, [LED])
+    await reader.seek(start, committed)
+    with pytest.raises(ToolError, match=said) as failed:
+        async for _ in reader.records():
+            pass
+    assert failed.value.status == status
+    assert len(brokers.fetched) == 1, "it is not tried again"

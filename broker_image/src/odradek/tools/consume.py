@@ -186,6 +186,10 @@ def _text(content: bytes | None) -> str | None:
 Found = list[tuple[TopicPartition, Record]]
 
 
+class OffsetGoneError(ToolError):
+    """The log has no such offset any more; another try would not find it either."""
+
+
 class RecordReader:
     """Reads partitions; `printed` are the offsets behind the last record that was shown."""
 
@@ -193,6 +197,8 @@ class RecordReader:
         self._brokers = brokers
         self._partitions = partitions
         self._positions: dict[TopicPartition, int] = {}
+        # The partitions that had their position once: nobody made it up.
+        self._was_there: set[TopicPartition] = set()
         self._retries = Retries(brokers)
         self.printed: dict[TopicPartition, int] = {}
 
@@ -208,6 +214,8 @@ class RecordReader:
         for partition in self._partitions:
             if committed and partition in committed:
                 self._positions[partition] = committed[partition]
+            else:
+                self._was_there.add(partition)
 
     async def records(self) -> AsyncIterator[Found]:
         """Yield records in their order per partition, or none after a while. Raises ToolError."""
@@ -224,7 +232,7 @@ class RecordReader:
             for answer in answers:
                 if isinstance(answer, list):
                     found += answer
-                elif isinstance(answer, ToolError):
+                elif isinstance(answer, ToolError) and not isinstance(answer, OffsetGoneError):
                     failure = answer
                 else:
                     raise answer
@@ -253,7 +261,7 @@ class RecordReader:
         self, partition: TopicPartition, part: FetchablePartitionResponse
     ) -> Iterator[Record]:
         if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise ToolError(f"{partition} has no offset {self._positions[partition]}")
+            raise self._out_of_range(partition)
         if part.error_code in _MOVED:
             raise no_leader([partition])
         if part.error_code != ErrorCode.NONE:
@@ -266,5 +274,14 @@ class RecordReader:
                         if record.offset >= self._positions[partition]:
                             yield record
                 self._positions[partition] = max(self._positions[partition], header.last_offset + 1)
+                self._was_there.add(partition)
         except CorruptBatchError as error:
             raise ToolError(f"{partition}: {error}", 1) from error
+
+    def _out_of_range(self, partition: TopicPartition) -> ToolError:
+        said = f"{partition} has no offset {self._positions[partition]}"
+        if partition not in self._was_there:
+            return ToolError(said)
+        return OffsetGoneError(
+            f"{said} any more: its records were deleted, or the topic was made anew", 1
+        )
