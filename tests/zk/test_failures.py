@@ -13,6 +13,7 @@ from kazoo.exceptions import (
     KazooException,
     NoAuthError,
     NoNodeError,
+    OperationTimeoutError,
     SessionExpiredError,
 )
 from kazoo.security import ACL, ANYONE_ID_UNSAFE, Permissions
@@ -58,6 +59,7 @@ async def test_refusals_name_the_znode_from_the_root(
         (SessionExpiredError(), "the session has expired (SessionExpiredError)"),
         (ConnectionClosedError("x"), "the connection is closed (ConnectionClosedError)"),
         (ConnectionLoss(), "the connection was lost before the answer came (ConnectionLoss)"),
+        (OperationTimeoutError(), "no answer came in time (OperationTimeoutError)"),
         (LoginRequiredError(), "the server asks for a login (LoginRequiredError)"),
         (KazooException("text"), "text"),
     ],

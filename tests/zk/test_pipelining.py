@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kazoo.exceptions import ConnectionClosedError, NoNodeError
+from kazoo.exceptions import ConnectionClosedError, NoNodeError, OperationTimeoutError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.connection import CHANGED_EVENT, ConnectionDropped
 from kazoo.protocol.serialization import Auth
@@ -304,3 +304,15 @@ def test_callback_that_fails_does_not_end_the_connection(
         wire.read()
     assert two.ready()
     assert "failed to pass on an answer of ZooKeeper" in caplog.text
+
+
+def test_who_waits_without_a_timeout_gets_that_of_the_client(wire: Wire) -> None:
+    wire.client.answer_s = 0.001
+    wire.client._state = KeeperState.CONNECTING  # kazoo keeps what is asked until it is connected
+    with pytest.raises(OperationTimeoutError):
+        wire.client.exists("/")
+    answered = wire.client.handler.async_result()
+    answered.set("value")
+    assert answered.get() == "value"
+    with pytest.raises(KazooTimeoutError):
+        wire.client.handler.async_result().get(timeout=0.001)

@@ -24,7 +24,6 @@ from kazoo.exceptions import (
     NoNodeError,
     SessionExpiredError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
 
 from odradek.tools.errors import ToolError
 from odradek.tools.zookeeper_client import connect
@@ -33,7 +32,6 @@ from odradek.zk.client import Client
 from odradek.zk.failures import describe
 
 _BATCH: Final = 500
-_ANSWER_S: Final = 30.0
 # Progress within a root that has many znodes.
 _EVERY: Final = 10_000
 
@@ -69,7 +67,7 @@ def _change_all(client: Client, zookeeper: str, *, secured: bool) -> None:
             "znodes, with a JAAS file or a certificate that the server knows",
             1,
         ) from None
-    except (KazooException, KazooTimeoutError) as error:
+    except KazooException as error:
         raise ToolError(
             f"ZooKeeper at {zookeeper}: {describe(error)}; run the command again", 1
         ) from None
@@ -106,7 +104,7 @@ def _wait(client: Client, answer: Any, again: Any) -> Any:
     """Return an answer, None for a znode that is gone; ask again if the connection broke."""
     while True:
         try:
-            return answer.get(timeout=_ANSWER_S)
+            return answer.get()
         except NoNodeError:
             return None
         except ConnectionClosedError:  # a SessionExpiredError, after which kazoo sends nothing

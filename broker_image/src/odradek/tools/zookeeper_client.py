@@ -15,6 +15,7 @@ from odradek.tools.errors import ToolError
 from odradek.zk.client import Client, ZooKeeperAccess
 
 _CONNECT_S: Final = 15.0
+_ANSWER_S: Final = 30.0
 _SESSION_S: Final = 10.0
 
 zk_tls_config_option = click.option(
@@ -34,7 +35,7 @@ def connect(
     """
     access = _access(tls_file, must_authenticate=must_authenticate)
     try:
-        client = Client(zookeeper_servers(zookeeper), _SESSION_S, access)
+        client = Client(zookeeper_servers(zookeeper), _SESSION_S, access, answer_s=_ANSWER_S)
     except ValueError as error:
         raise ToolError(f"{zookeeper!r} is not HOST:PORT,.../CHROOT: {error}") from error
     # kazoo would log each of its attempts; the error says what the last one met.

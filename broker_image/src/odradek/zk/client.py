@@ -76,7 +76,8 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
     """A client of `hosts` (`host:port,.../chroot`).
 
     `on_handshake` gets the session timeout in ms that the server grants, and when the handshake
-    began; kazoo publishes neither. It runs in the thread of the connection.
+    began; kazoo publishes neither. It runs in the thread of the connection. Who waits for an answer
+    without a timeout of its own gets OperationTimeoutError after `answer_s`, by default never.
     """
 
     def __init__(
@@ -87,9 +88,11 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         retry: KazooRetry | None = None,
         on_handshake: Handshake | None = None,
         clock: Callable[[], float] = time.monotonic,
+        answer_s: float | None = None,
         **others: Any,
     ) -> None:
         self.access = access
+        self.answer_s = answer_s
         self.failure = ""
         self._login_required = False
         self._clock = clock
@@ -226,7 +229,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
     def async_result(self) -> PipelinedResult:
         """Return a new result of a request."""
-        return PipelinedResult(self)
+        result = PipelinedResult(self)
+        if self._client.answer_s is not None:
+            result.answer_s = self._client.answer_s
+        return result
 
     def dispatch_callback(self, callback: Callback) -> None:
         """Tell a watch; one that may wait is told in a thread of its own."""

@@ -16,6 +16,7 @@ from kazoo.exceptions import (
     InvalidACLError,
     NoAuthError,
     NoNodeError,
+    OperationTimeoutError,
     SessionExpiredError,
     ZookeeperError,
 )
@@ -38,6 +39,7 @@ _NO_ANSWERS: Final = (
     ConnectionClosedError,
     ConnectionLoss,
     LoginRequiredError,
+    OperationTimeoutError,
     SessionExpiredError,
 )
 
@@ -71,6 +73,8 @@ def meaning(error: BaseException) -> str:
         return f"the session has expired ({name})"
     if isinstance(error, ConnectionLoss):
         return f"the connection was lost before the answer came ({name})"
+    if isinstance(error, OperationTimeoutError):
+        return f"no answer came in time ({name})"
     if path:
         return f"{name} at{path}"
     return str(error) or name

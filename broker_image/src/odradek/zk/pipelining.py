@@ -18,6 +18,7 @@ import struct
 import threading
 from typing import Any, Final
 
+from kazoo.exceptions import OperationTimeoutError
 from kazoo.handlers.threading import AsyncResult
 from kazoo.protocol.connection import CLOSE_RESPONSE, ConnectionDropped, ConnectionHandler
 from kazoo.protocol.serialization import Auth
@@ -179,9 +180,18 @@ class PipelinedResult(AsyncResult):  # type: ignore[misc]  # kazoo has no types
     """The answer to a request. What is linked to it runs in the thread of the connection.
 
     So it may not wait for anything. `path` is the znode that an error is about, if it is known.
+    `answer_s` is how long `get` waits unless it is told, None: for ever.
     """
 
     path = ""
+    answer_s: float | None = None
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Return the answer. Raises what the server answered, and OperationTimeoutError."""
+        is_limited = block and timeout is None and self.answer_s is not None
+        if is_limited and not self.wait(self.answer_s):
+            raise OperationTimeoutError
+        return super().get(block, timeout)
 
     def set_exception(self, exception: BaseException) -> None:
         """Take an error, which tells its znode."""
