@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from kazoo.exceptions import ConnectionLoss, KazooException, MarshallingError
 
+from odradek import assignment
 from odradek.handlers import automatic_topics, replica_lists, topic_batches, topics
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
@@ -205,6 +206,23 @@ async def test_topic_that_fits_no_znode_is_refused(
     many = dataclasses.replace(controller, config=config)
     assert await automatic_topics.create(many, "t", CONTEXT) is ErrorCode.INVALID_PARTITIONS
     assert znodes.topic_path("t") not in zookeeper.znodes
+
+
+async def test_a_huge_default_of_partitions_is_refused_before_replicas_are_chosen(
+    controller: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(assignment, "assign_replicas", lambda *_, **__: pytest.fail("chosen"))
+    for topic, setting in (
+        ("t", "num.partitions"),
+        (OFFSETS_TOPIC, "offsets.topic.num.partitions"),
+        (TRANSACTIONS_TOPIC, "transaction.state.log.num.partitions"),
+    ):
+        field = setting.replace(".", "_")
+        config = dataclasses.replace(controller.config, **{field: 2**31 - 1})  # type: ignore[arg-type]
+        many = dataclasses.replace(controller, config=config)
+        code = await automatic_topics.create(many, topic, CONTEXT)
+        assert code is ErrorCode.INVALID_PARTITIONS
+        assert caplog.messages[-1].endswith(f": lower {setting}")
 
 
 async def test_partitions_added_to_several_topics_count_together(controller: Broker) -> None:

@@ -23,6 +23,10 @@ TIMEOUT_S = 5.0
 
 logger = logging.getLogger(__name__)
 _rare_log = RareLog(logger)
+_COUNTS = {
+    OFFSETS_TOPIC: "offsets.topic.num.partitions",
+    TRANSACTIONS_TOPIC: "transaction.state.log.num.partitions",
+}
 _FACTORS = {
     OFFSETS_TOPIC: "offsets.topic.replication.factor",
     TRANSACTIONS_TOPIC: (
@@ -37,6 +41,7 @@ async def create(broker: Broker, topic: str, context: RequestContext) -> ErrorCo
         admin.check_collision(topic, broker.metadata.topics)
         brokers = assignment.forget_partial_racks(replica_lists.racks(broker))
         partitions, factor, entries = _shape(broker.config, topic)
+        admin.check_partition_count(partitions)
         replicas = assignment.assign_replicas(
             brokers,
             partitions,
@@ -53,7 +58,7 @@ async def create(broker: Broker, topic: str, context: RequestContext) -> ErrorCo
         logger.info("created topic %s on first use, with %d partitions", topic, len(replicas))
     except KafkaError as refusal:
         if refusal.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            _warn_of_too_few_brokers(topic, refusal)
+            _warn_of_settings(topic, refusal)
             return refusal.code
     except (KazooException, TimeoutError) as failure:
         logger.warning("failed to create topic %s: %r", topic, failure)
@@ -63,8 +68,14 @@ async def create(broker: Broker, topic: str, context: RequestContext) -> ErrorCo
     return ErrorCode.LEADER_NOT_AVAILABLE
 
 
-def _warn_of_too_few_brokers(topic: str, refusal: KafkaError) -> None:
-    """Say what to do where a coordinator's topic cannot be made: clients only wait."""
+def _warn_of_settings(topic: str, refusal: KafkaError) -> None:
+    """Say what to do where settings keep a topic from being made: clients only wait."""
+    if refusal.code is ErrorCode.INVALID_PARTITIONS:
+        _rare_log.log(
+            logging.WARNING,
+            f"failed to create topic {topic}: {refusal}: lower "
+            f"{_COUNTS.get(topic, 'num.partitions')}",
+        )
     setting = _FACTORS.get(topic)
     if setting is not None and refusal.code is ErrorCode.INVALID_REPLICATION_FACTOR:
         _rare_log.log(

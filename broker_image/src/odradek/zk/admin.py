@@ -29,6 +29,8 @@ LONGEST_TOPIC_NAME = 249  # with "-" and a partition number it must fit into a f
 LARGEST_TOPIC = 300_000
 LARGEST_REASSIGNED_TOPIC = 1_000_000
 LARGEST_CONFIG = 600_000
+# More partitions do not fit into LARGEST_TOPIC, with one replica each: `"0":[0],`.
+MOST_PARTITIONS = LARGEST_TOPIC // 8
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _SEPARATOR = re.compile(r"[._]")
 
@@ -88,6 +90,18 @@ def _same_in_metrics(topic: str, names: Collection[str]) -> Iterator[str]:
         name = first + "".join(map(operator.add, separators, others))
         if name in names:
             yield name
+
+
+def check_partition_count(count: int) -> None:
+    """Raise INVALID_PARTITIONS for more partitions than one znode can hold, however few replicas
+    they have. A setting may ask for any number: their replicas must not be chosen before.
+    """
+    if count > MOST_PARTITIONS:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{count} partitions do not fit into ZooKeeper; the limit of one topic is below "
+            f"{MOST_PARTITIONS}.",
+        )
 
 
 def check_topic_size(assignment: TopicAssignment) -> None:
