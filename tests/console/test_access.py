@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek.tools.errors import ToolError
 from odradek_console import users
 from tests.console.running import Running
 from tests.support.broker import STEADY, Cluster, wait_until
@@ -122,6 +123,30 @@ def test_the_port_of_probes_tells_nothing_else(cluster: Cluster, tmp_path: Path)
     assert said.startswith(f"odradek: cannot listen on :{port}: ")
     assert "address already in use" in said.lower()
     console.end()
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "said"),
+    [
+        ("a:b", "x", "is no name of a user"),
+        ("\udcff", "x", "is no name of a user"),
+        ("ann", "", "the password is empty"),
+        ("ann", "\udcff", "the password is not UTF-8"),
+        ("ann", "x" * 1025, "has more than 1024 bytes"),
+    ],
+)
+def test_what_cannot_be_a_user_is_one_line(name: str, password: str, said: str) -> None:
+    with pytest.raises(ToolError, match=said):
+        users.line(name, password)
+
+
+def test_a_name_that_no_host_can_have_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    file.write_text(users.line("ann", "s3cret"))
+    code, said = Running.mistake(tmp_path, ["--host", "a..b", "--users", str(file)])
+    assert code == 1
+    assert said.splitlines()[-1].startswith("odradek: cannot listen on a..b:")
+    assert "Traceback" not in said
 
 
 def test_every_address_needs_users(cluster: Cluster, tmp_path: Path) -> None:

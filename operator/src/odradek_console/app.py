@@ -148,9 +148,10 @@ async def _listen(
     site = web.TCPSite(runner, host or None, port, ssl_context=tls)
     try:
         await site.start()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         where = format_address(host, port)
-        raise ToolError(f"cannot listen on {where}: {error.strerror or error}", 1) from None
+        reason = getattr(error, "strerror", None) or error
+        raise ToolError(f"cannot listen on {where}: {reason}", 1) from None
     return site
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from odradek.properties import is_utf8
 from odradek.tools.errors import ToolError
 
 MOST_PASSWORD_BYTES: Final = 1024
@@ -94,6 +95,8 @@ def line(name: str, password: str) -> str:
         raise ToolError(f"{name!r} is no name of a user")
     if not password:
         raise ToolError("the password is empty")
+    if not is_utf8(password):
+        raise ToolError("the password is not UTF-8")
     if len(password.encode()) > MOST_PASSWORD_BYTES:
         raise ToolError(f"the password has more than {MOST_PASSWORD_BYTES} bytes")
     salt = secrets.token_bytes(_SALT_BYTES)
