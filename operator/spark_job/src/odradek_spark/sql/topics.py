@@ -23,6 +23,11 @@ from odradek_spark.sql.errors import SqlError
 _TIMEOUT_S = 10.0
 _POLL_S = 0.2
 _INTERNAL = ("__consumer_offsets", "__transaction_state")
+_GONE = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,8 @@ class Topics:
                 "group.id": "odradek-sql",  # required by the library; nothing is committed
                 "client.id": "odradek-sql",
                 "enable.auto.commit": False,
+                # What is skipped is told, and not passed over.
+                "auto.offset.reset": "error",
                 "allow.auto.create.topics": False,
                 "log_level": 0,
             }
@@ -130,9 +137,14 @@ def _poll(consumer: Consumer, topic: str) -> Iterator[Message]:
         error = message.error()
         if error is None:
             yield message
-        elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        elif error.code() in _GONE:
             raise SqlError(f"topic {topic} was deleted")
-        elif error.fatal():
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise SqlError(
+                f"partition {message.partition()} of topic {topic} does not have the next offset "
+                "any more: its records were deleted, or the topic was made anew"
+            )
+        elif error.fatal() or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise KafkaException(error)
 
 
