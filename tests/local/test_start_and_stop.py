@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from odradek_local import java, plan, resources
+from odradek_local.data_folder import DataFolder
 from odradek_local.display import Display
 from odradek_local.errors import LocalError
 from odradek_local.schema import SchemaError, checked
@@ -252,6 +253,12 @@ def test_mistakes_end_with_status_2_before_anything_starts(tmp_path: Path) -> No
             assert "Traceback" not in one.output()
             assert not one.output().startswith("\n")
         assert one.data.note() is None
+
+
+@pytest.mark.parametrize("name", ["a,b", "a\\b", "a\nb", "\udcff"])
+def test_a_folder_that_settings_cannot_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LocalError, match="for data: its path must be UTF-8, without comma"):
+        DataFolder(tmp_path / name)
 
 
 def test_a_start_says_what_is_taken_and_what_dies_and_ends_whole(tmp_path: Path) -> None:

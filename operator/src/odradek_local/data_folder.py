@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from odradek.properties import is_utf8
 from odradek_local import processes
 from odradek_local.errors import LocalError
 from odradek_local.processes import Child, ProcessIdentity
@@ -26,6 +27,7 @@ _STOP_S: Final = 4 * processes.PATIENCE_S
 _PAUSE_S: Final = 0.05
 # Between its lock and its first note, a start is busy for less than this.
 _NOTE_S: Final = 5.0
+_NOT_IN_SETTINGS: Final = ",\\"
 
 
 def default() -> Path:
@@ -47,11 +49,19 @@ class DataFolder:
     """One folder."""
 
     def __init__(self, path: Path) -> None:
-        """Raise LocalError if `path` begins with the home of somebody who has none."""
+        """Raise LocalError if `path` begins with the home of somebody who has none, or cannot stand
+        in the settings of brokers and ZooKeeper: a comma would make two folders of it.
+        """
         try:
             self.path = path.expanduser().absolute()
         except (RuntimeError, OSError) as error:
             raise LocalError(f"cannot use {path} for data: {error}") from error
+        text = str(self.path)
+        if not is_utf8(text) or any(one in _NOT_IN_SETTINGS or one < " " for one in text):
+            raise LocalError(
+                f"cannot use {text!r} for data: its path must be UTF-8, without comma, backslash "
+                "and control characters"
+            )
         self.logs = self.path / "logs"
         self._note = self.path / "running.json"
         self._cluster = self.path / "cluster.json"
