@@ -24,7 +24,7 @@ from kazoo.exceptions import KazooException, NoAuthError, NodeExistsError, NoNod
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
-from odradek.zk import acls, operations
+from odradek.zk import acls, failures, operations
 from odradek.zk.client import OPEN, ZooKeeperAccess
 from odradek.zookeeper_settings import ZooKeeperLogin
 from odradek_operator.shared import metrics
@@ -179,14 +179,14 @@ class ZooKeeper:
                 raise self._refused(error.operation.path) from error
             raise
         except (KazooException, KazooTimeoutError) as error:
-            raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
+            raise UnreachableError(f"{self.connect}: {failures.meaning(error)}") from error
         finally:
             self.cached.forget([one.path for one in wanted])
 
     def ensure(self, paths: Iterable[str]) -> None:
         """Create znodes that are missing, with their parents and the chroot.
 
-        They have null data, as those that Kafka creates.
+        They have null data, as those that Kafka creates. Raises RefusedError, or UnreachableError.
         """
         self._guard()
         try:
@@ -198,8 +198,10 @@ class ZooKeeper:
                     one = "/" + "/".join(names[: depth + 1])
                     with contextlib.suppress(NodeExistsError):
                         self._client.create(one, None, acls.of_new(one, secured=self.set_acl))
+        except NoAuthError as error:
+            raise self._refused(_znode_of(error)) from error
         except (KazooException, KazooTimeoutError) as error:
-            raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
+            raise UnreachableError(f"{self.connect}: {failures.meaning(error)}") from error
 
     def _create_chroot(self) -> None:
         hosts, _, chroot = self.connect.partition("/")
@@ -225,7 +227,7 @@ class ZooKeeper:
         except NoAuthError as error:
             raise self._refused(path) from error
         except (KazooException, KazooTimeoutError) as error:
-            raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
+            raise UnreachableError(f"{self.connect}: {failures.meaning(error)}") from error
 
     def secured(self, paths: Iterable[str]) -> dict[str, bool]:
         """Return, for each of the paths that exist, whether not everybody may write there."""
@@ -246,15 +248,20 @@ class ZooKeeper:
         except NoNodeError:
             return None
         except NoAuthError as error:
-            text = f"{self.connect}: the ACL of znodes does not let me read them"
+            text = f"{self.connect}: the ACL of znodes does not let me read {_znode_of(error)}"
             raise RefusedError(text) from error
         except (KazooException, KazooTimeoutError) as error:
-            raise UnreachableError(f"{self.connect}: {type(error).__name__}") from error
+            raise UnreachableError(f"{self.connect}: {failures.meaning(error)}") from error
 
     def close(self) -> None:
         """End the session."""
         self._client.stop()
         self._client.close()
+
+
+def _znode_of(error: NoAuthError) -> str:
+    """Return the path of the znode, from the root of the servers."""
+    return str(error.args[0]) if error.args else "them"
 
 
 def _batches(paths: Iterable[str]) -> Iterator[list[str]]:
