@@ -58,7 +58,9 @@ def name_znode(error: BaseException, path: str) -> None:
 def meaning(error: BaseException) -> str:
     """Return what an error of kazoo means."""
     name = type(error).__name__
-    path = f" {error.args[0]}" if is_answer(error) and error.args else ""
+    if not is_answer(error) and str(error):
+        return str(error)
+    path = f" {error.args[0]}" if error.args else ""
     if isinstance(error, NoAuthError):
         return f"no right to the znode{path} ({name})"
     if isinstance(error, InvalidACLError):
@@ -67,17 +69,13 @@ def meaning(error: BaseException) -> str:
         return f"the server asks for a login ({name})"
     if isinstance(error, NoNodeError):
         return f"there is no znode{path} ({name})"
-    if isinstance(error, ConnectionClosedError):
-        return f"the connection is closed ({name})"
     if isinstance(error, SessionExpiredError):
         return f"the session has expired ({name})"
     if isinstance(error, ConnectionLoss):
         return f"the connection was lost before the answer came ({name})"
     if isinstance(error, OperationTimeoutError):
         return f"no answer came in time ({name})"
-    if path:
-        return f"{name} at{path}"
-    return str(error) or name
+    return f"{name} at{path}" if path else name
 
 
 def describe(error: BaseException) -> str:

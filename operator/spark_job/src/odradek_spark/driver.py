@@ -33,7 +33,7 @@ from pyspark.sql import SparkSession
 
 from odradek.clock import wall_ms
 from odradek.properties import ConfigError
-from odradek.zk import access_files
+from odradek.zk import access_files, failures
 from odradek.zk.client import OPEN, ZooKeeperAccess
 from odradek.zk.znodes import ZnodeError
 from odradek_spark import (
@@ -361,7 +361,11 @@ class Driver:
             try:
                 self._update(measured=self._measure(client, member))
             except (KafkaException, KazooException, KazooTimeoutError) as error:
-                log.warning("group %s: failed to measure lag: %s; retrying", self._job.group, error)
+                log.warning(
+                    "group %s: failed to measure lag: %s; retrying",
+                    self._job.group,
+                    failures.meaning(error),
+                )
             if time.monotonic() >= renewal_due and self._renews_offsets(member):
                 renewal_due = time.monotonic() + _RENEWAL_INTERVAL_S
             self._stop.wait(config.REFRESH_INTERVAL_S)
@@ -370,7 +374,11 @@ class Driver:
         try:
             member.renew_offsets()
         except (KafkaException, KazooException, KazooTimeoutError) as error:
-            log.warning("group %s: failed to renew offsets: %s; retrying", self._job.group, error)
+            log.warning(
+                "group %s: failed to renew offsets: %s; retrying",
+                self._job.group,
+                failures.meaning(error),
+            )
             return False
         return True
 
