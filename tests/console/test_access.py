@@ -12,6 +12,7 @@ import pytest
 from odradek.tools.errors import ToolError
 from odradek_console import users
 from tests.console.running import Running
+from tests.support import certificates
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import create_topic
 from tests.support.ports import free_port
@@ -138,6 +139,16 @@ def test_the_port_of_probes_tells_nothing_else(cluster: Cluster, tmp_path: Path)
 def test_what_cannot_be_a_user_is_one_line(name: str, password: str, said: str) -> None:
     with pytest.raises(ToolError, match=said):
         users.line(name, password)
+
+
+def test_an_encrypted_key_is_one_line_and_no_question(tmp_path: Path) -> None:
+    issued = certificates.Authority(tmp_path).issue("console", ["localhost"])
+    key = tmp_path / "encrypted.key"
+    key.write_bytes(issued.key_pem("secret"))
+    options = ["--tls-certificate", str(issued.certificate_path), "--tls-key", str(key)]
+    code, said = Running.mistake(tmp_path, options)
+    assert code == 2
+    assert said == f"odradek: {key} is encrypted: give a key without a password\n"
 
 
 def test_a_name_that_no_host_can_have_is_one_line(tmp_path: Path) -> None:

@@ -173,8 +173,13 @@ def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
         raise ToolError("--tls-certificate and --tls-key go together")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+
+    def refuse() -> str:
+        # OpenSSL would ask the terminal for a password, and wait.
+        raise ToolError(f"{key} is encrypted: give a key without a password")
+
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, refuse)
     except (ssl.SSLError, OSError) as error:
         said = tls_errors.describe(error)
         raise ToolError(f"cannot use {certificate} with {key}: {said}") from None
