@@ -103,6 +103,25 @@ def test_both_sides_without_a_version_in_common(own: certificates.Issued) -> Non
         assert "ssl.enabled.protocols" in said
 
 
+def test_files_that_are_no_identity(
+    own: certificates.Issued, authority: certificates.Authority, tmp_path: Path
+) -> None:
+    other = authority.issue("other", ["localhost"])
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for files, said in (
+        (
+            (own.certificate_path, other.key_path),
+            "KEY_VALUES_MISMATCH: the key is not that of the certificate",
+        ),
+        ((empty,), "PEM lib: what is there is no certificate and key in PEM"),
+    ):
+        with pytest.raises(ssl.SSLError) as refused:
+            context.load_cert_chain(*files)
+        assert tls_errors.describe(refused.value).startswith(said)
+
+
 def test_what_is_no_tls(own: certificates.Issued) -> None:
     client, _ = contexts(own)
     came = ssl.MemoryBIO()

@@ -46,6 +46,13 @@ _WORDS: Final[Mapping[str, str]] = {
     "WRONG_VERSION_NUMBER": _NO_TLS,
     "HTTP_REQUEST": _NO_TLS,
     "HTTPS_PROXY_REQUEST": _NO_TLS,
+    # What files hold.
+    "KEY_VALUES_MISMATCH": "the key is not that of the certificate",
+    "EE_KEY_TOO_SMALL": "the key of the certificate is too short",
+    "CA_KEY_TOO_SMALL": "the key of an authority is too short",
+    "CA_MD_TOO_WEAK": "a certificate is signed with a hash that is too weak",
+    "NO_CERTIFICATE_OR_CRL_FOUND": "there is no certificate in PEM",
+    "PEM lib": "what is there is no certificate and key in PEM, or the key is encrypted",
 }
 
 
@@ -56,6 +63,7 @@ def describe(error: BaseException, prefix: str = "") -> str:
     if not isinstance(error, ssl.SSLError):
         return str(error) or type(error).__name__
     said = str(getattr(error, "reason", None) or _SOURCE.sub("", error.strerror or str(error)))
+    said = said.rpartition("] ")[2]  # of some errors OpenSSL knows the library only
     words = _WORDS.get(said.rpartition("ALERT_")[2].removeprefix("TLSV1_"))
     return said if words is None else f"{said}: {words.format(prefix=prefix)}"
 

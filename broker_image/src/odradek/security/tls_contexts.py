@@ -18,6 +18,7 @@ from typing import Final
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import Certificate, Name
 
+from odradek import tls_errors
 from odradek.listener_settings import TLS_VERSIONS, Store, TlsSettings
 from odradek.properties import ConfigError
 from odradek.security import stores
@@ -201,7 +202,7 @@ def _show(context: ssl.SSLContext, identity: stores.Identity, store: Store) -> N
             file.write(identity.pem)
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
     except ssl.SSLError as error:
-        raise ConfigError(f"cannot use {_place(store)}: {error.reason or error}") from None
+        raise ConfigError(f"cannot use {_place(store)}: {tls_errors.describe(error)}") from None
     finally:
         os.close(descriptor)
 

@@ -16,6 +16,7 @@ import ssl
 from pathlib import Path
 from typing import Final
 
+from odradek import tls_errors
 from odradek.properties import ConfigError
 from odradek.zk.client import ZooKeeperAccess
 from odradek.zookeeper_settings import JaasSection, ZooKeeperLogin
@@ -69,7 +70,8 @@ def of_folder(folder: Path) -> ZooKeeperAccess:
         try:
             context()
         except OSError as error:
-            raise ConfigError(f"{folder}: TLS to ZooKeeper: {error.strerror or error}") from None
+            said = tls_errors.describe(error, "zookeeper.")
+            raise ConfigError(f"{folder}: TLS to ZooKeeper: {said}") from None
     return ZooKeeperAccess(
         context if over_tls else None,
         None if login is None else FileLogin(login, jaas).get,
