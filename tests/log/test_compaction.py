@@ -290,6 +290,21 @@ def test_a_crash_at_every_step_of_a_swap_loses_and_revives_nothing(
         again.abandon()
 
 
+@pytest.mark.parametrize("rate", [0.0, 1e-300])
+def test_a_throttle_of_next_to_nothing_waits_until_the_broker_stops(rate: float) -> None:
+    waits: list[float] = []
+
+    class SetLater(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            waits.append(timeout)
+            return True
+
+    with pytest.raises(StoppedError):
+        cleaner.Throttle(rate, SetLater()).spend(1)
+    assert waits == [threading.TIMEOUT_MAX]
+
+
 def test_the_throttle_waits_for_its_rate() -> None:
     now = [0.0]
 

@@ -19,6 +19,7 @@ or deleted in the meantime, its copy is removed.
 """
 
 import logging
+import math
 import threading
 import time
 from bisect import bisect_left
@@ -81,8 +82,9 @@ class Throttle:
         """
         with self._lock:
             now = self.clock()
-            self._free_at = max(self._free_at, now) + count / self.bytes_per_second
-            ahead_s = self._free_at - now
+            takes_s = count / self.bytes_per_second if self.bytes_per_second else math.inf
+            self._free_at = max(self._free_at, now) + takes_s
+            ahead_s = min(self._free_at - now, threading.TIMEOUT_MAX)
         if self.stopping.is_set() or (ahead_s > 0 and self.stopping.wait(ahead_s)):
             raise StoppedError
 
