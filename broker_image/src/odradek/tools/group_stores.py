@@ -180,8 +180,12 @@ def broker_addresses(client: KazooClient, protocol: str) -> list[tuple[str, int]
     except NoNodeError:
         raise ToolError("there is no cluster in ZooKeeper: it has no /brokers/ids") from None
     for name in names:
-        path = znodes.broker_path(int(name))
-        for endpoint in znodes.decode_broker(path, client.get(path)[0]).endpoints:
+        path = f"{znodes.BROKER_IDS_PATH}/{name}"
+        try:
+            data, _ = client.get(path)
+        except NoNodeError:
+            continue  # it has stopped since
+        for endpoint in znodes.decode_broker(path, data).endpoints:
             if endpoint.security_protocol == protocol:
                 found.append((endpoint.host, endpoint.port))
     if not found:
