@@ -129,6 +129,23 @@ def test_memory_for_requests_has_room_for_one() -> None:
     broker(queued_max_request_bytes="0")
 
 
+@pytest.mark.parametrize(
+    ("name", "refused", "taken", "reason"),
+    [
+        ("log_cleaner_threads", "2147483647", "127", "at least 1MB per cleaner thread"),
+        ("log_cleaner_dedupe_buffer_size", "1048576", "1048577", "at least 1MB per cleaner thread"),
+        ("replica_lag_time_max_ms", "499", "500", r"replica\.fetch\.wait\.max\.ms should"),
+        ("replica_socket_timeout_ms", "499", "500", r"replica\.fetch\.wait\.max\.ms should"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    name: str, refused: str, taken: str, reason: str
+) -> None:
+    with pytest.raises(properties.ConfigError, match=reason):
+        broker(**{name: refused})
+    broker(**{name: taken})
+
+
 def test_kafkas_own_map_of_security_protocols_is_taken() -> None:
     default = "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
     assert broker(listener_security_protocol_map=default) == broker()

@@ -102,11 +102,6 @@ def test_reasonable_changes_are_taken(wanted: dict[str, str]) -> None:
     dynamic_config.check_change(layers(), wanted, cluster=False)
 
 
-def test_what_was_cleaning_too_little_before_is_no_obstacle_to_other_changes() -> None:
-    small = layers(log_cleaner_dedupe_buffer_size="1000")
-    dynamic_config.check_change(small, {"log.retention.ms": "5"}, cluster=True)
-
-
 def test_the_default_of_all_does_not_reach_a_broker_with_its_own() -> None:
     static = layers().static
     own = dynamic_config.layer(static, {}, {"num.io.threads": "16"})

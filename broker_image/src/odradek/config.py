@@ -8,7 +8,7 @@ dots.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from odradek import message_format
 from odradek.listener_settings import ListenerSecurity
@@ -37,6 +37,7 @@ MINUTE_MS = 60_000
 CREATION_RATE = "max.connection.creation.rate"
 MOST_THREADS = 64
 """Threads of one kind, or tasks in their place, that a setting can have."""
+_LEAST_BUFFER_PER_CLEANER = 1024 * 1024
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 # The second is the name of the first before Kafka 2.4.
@@ -343,6 +344,36 @@ class BrokerConfig:
     listener_creation_rates: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
     security: Mapping[str, ListenerSecurity] = dataclasses.field(default_factory=dict, hash=False)
     zookeeper_security: ZooKeeperSecurity = dataclasses.field(default_factory=ZooKeeperSecurity)
+
+
+def conflicts(config: BrokerConfig) -> Iterator[tuple[Collection[str], str]]:
+    """Yield the names of settings that contradict each other, and how, as Kafka's KafkaConfig."""
+    if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:
+        yield (
+            ("queued.max.request.bytes", "socket.request.max.bytes"),
+            "queued.max.request.bytes must be larger or equal to socket.request.max.bytes",
+        )
+    if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
+        yield (
+            ("max.connections.per.ip", "max.connections.per.ip.overrides"),
+            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides "
+            "property is set.",
+        )
+    threads = config.log_cleaner_threads
+    if threads and config.log_cleaner_dedupe_buffer_size // threads <= _LEAST_BUFFER_PER_CLEANER:
+        yield (
+            ("log.cleaner.threads", "log.cleaner.dedupe.buffer.size"),
+            "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
+        )
+    for name, most in (
+        ("replica.socket.timeout.ms", config.replica_socket_timeout_ms),
+        ("replica.lag.time.max.ms", config.replica_lag_time_max_ms),
+    ):
+        if config.replica_fetch_wait_max_ms > most:
+            yield (
+                ("replica.fetch.wait.max.ms", name),
+                f"replica.fetch.wait.max.ms should always be less than or equal to {name}",
+            )
 
 
 def bounded_threads(setting: int) -> int:

@@ -16,7 +16,7 @@ from odradek import (
     security_settings,
     zookeeper_settings,
 )
-from odradek.config import CREATION_RATE, BrokerConfig
+from odradek.config import CREATION_RATE, BrokerConfig, conflicts
 from odradek.properties import INT_MAX, ConfigError, integer
 from odradek.topic_config import check_compaction_lags
 
@@ -84,15 +84,8 @@ def from_values(
     )
     if not config.log_dirs:
         raise ConfigError("At least one log directory must be defined via log.dirs or log.dir")
-    if 0 < config.queued_max_request_bytes < config.socket_request_max_bytes:
-        raise ConfigError(
-            "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
-        )
-    if not config.max_connections_per_ip and not config.max_connections_per_ip_overrides:
-        raise ConfigError(
-            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides "
-            "property is set."
-        )
+    for _, reason in conflicts(config):
+        raise ConfigError(reason)
     check_compaction_lags(
         "log.cleaner.",
         config.log_cleaner_min_compaction_lag_ms,

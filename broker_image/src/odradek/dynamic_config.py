@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 
-from odradek import properties
+from odradek import config, properties
 from odradek.config import BrokerConfig, within_descriptors
 from odradek.properties import INT_MAX, ConfigError, ConfigKey
 from odradek.topic_config import TopicConfig
@@ -55,7 +55,6 @@ _AT_LEAST_1 = {
     MAX_CONNECTIONS: "Invalid max.connections 0",
     _CLEANER_THREADS: "Log cleaner threads should be at least 1",
 }
-_LEAST_BUFFER_PER_CLEANER = 1024 * 1024
 _LIMITS = {
     "leader_replication_throttled_rate",
     "follower_replication_throttled_rate",
@@ -140,20 +139,11 @@ def check_change(layers: LayeredConfig, wanted: Mapping[str, str], *, cluster: b
             raise ConfigError(reason)
 
 
-def conflicts(config: BrokerConfig) -> Iterator[tuple[Collection[str], str]]:
+def conflicts(effective: BrokerConfig) -> Iterator[tuple[Collection[str], str]]:
     """Yield the names of dynamic settings that contradict each other, and how."""
-    if config.max_connections_per_ip == 0 and not config.max_connections_per_ip_overrides:
-        yield (
-            ("max.connections.per.ip", PER_IP_OVERRIDES),
-            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides "
-            "property is set.",
-        )
-    threads = config.log_cleaner_threads
-    if threads and config.log_cleaner_dedupe_buffer_size // threads <= _LEAST_BUFFER_PER_CLEANER:
-        yield (
-            (_CLEANER_THREADS, "log.cleaner.dedupe.buffer.size"),
-            "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
-        )
+    for names, reason in config.conflicts(effective):
+        if DYNAMIC_KEYS.keys() >= set(names):
+            yield names, reason
 
 
 def _is_sound(name: str, text: str) -> bool:
