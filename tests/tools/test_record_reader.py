@@ -19,6 +19,7 @@ from odradek.tools.client import LATEST, ToolClient
 from odradek.tools.consume import RecordReader
 from odradek.tools.errors import ToolError
 from odradek.values import TopicPartition
+from tests.support import logs
 
 LED, DARK = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -111,3 +112,56 @@ async def test_an_offset_that_is_gone_is_no_mistake(
             pass
     assert failed.value.status == status
     assert len(brokers.fetched) == 1, "it is not tried again"
+
+
+class PartlyBroken(Electing):
+    """Has one record in a partition; the other has moved, or is damaged, or gone."""
+
+    def __init__(self, error: ErrorCode, content: bytes) -> None:
+        super().__init__()
+        self.leaders[DARK] = 1
+        self._other = error, content
+
+    async def call(self, node: int, request: Request[ResponseT], version: int) -> ResponseT:
+        assert isinstance(request, FetchRequest)
+        if self.fetched:
+            raise ToolError("enough")
+        first = ErrorCode.NONE, logs.batch(b"value")
+        parts = []
+        for one, (error, content) in zip(
+            request.topics[0].partitions, (first, self._other), strict=True
+        ):
+            self.fetched.append(one.fetch_offset)
+            parts.append(
+                FetchablePartitionResponse(
+                    partition=one.partition, error_code=error, high_watermark=9, record_set=content
+                )
+            )
+        topic = FetchableTopicResponse(topic="t", partition_responses=parts)
+        return cast("ResponseT", FetchResponse(responses=[topic]))
+
+
+@pytest.mark.parametrize(
+    ("error", "content", "read"),
+    [
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, b"", [LED]),
+        (ErrorCode.KAFKA_STORAGE_ERROR, b"", [LED]),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, b"", [LED]),
+        (ErrorCode.NONE, logs.batch(b"sound") + bytes(100), [LED, DARK]),
+    ],
+)
+async def test_the_error_of_one_partition_loses_no_record_of_others(
+    error: ErrorCode, content: bytes, read: list[TopicPartition]
+) -> None:
+    """They would be passed over, as they are not fetched again."""
+    reader = RecordReader(PartlyBroken(error, content), [LED, DARK])
+    await reader.seek(0, None)
+    found: list[TopicPartition] = []
+
+    async def read_on() -> None:
+        async for some in reader.records():
+            found.extend(partition for partition, _ in some)
+
+    with pytest.raises(ToolError):
+        await read_on()
+    assert found == read

@@ -228,21 +228,29 @@ class RecordReader:
             )
             found: Found = []
             left = [one for leader, some in led.items() if leader not in known for one in some]
-            failure: BaseException | None = no_leader(left) if left else None
+            failures: list[ToolError] = [no_leader(left)] if left else []
             for answer in answers:
-                if isinstance(answer, list):
-                    found += answer
-                elif isinstance(answer, ToolError) and not isinstance(answer, OffsetGoneError):
-                    failure = answer
-                else:
+                if isinstance(answer, ToolError):
+                    failures.append(answer)
+                elif isinstance(answer, BaseException):
                     raise answer
+                else:
+                    found += answer[0]
+                    failures += answer[1]
             began = time.monotonic()
             yield found
             # How long a reader of stdout takes is no part of a wait.
             self._retries.leave_out(time.monotonic() - began)
+            for gone in failures:
+                if isinstance(gone, OffsetGoneError):
+                    raise gone
+            failure = failures[-1] if failures else None
             await self._retries.wait(failure, [self._partitions[0].topic])
 
-    async def _fetch(self, leader: int, partitions: list[TopicPartition]) -> Found:
+    async def _fetch(
+        self, leader: int, partitions: list[TopicPartition]
+    ) -> tuple[Found, list[ToolError]]:
+        """Return records, and the errors of partitions, which do not hold back the others."""
         request = fetch_request(
             {one: self._positions[one] for one in partitions},
             _MAX_WAIT_MS,
@@ -251,11 +259,16 @@ class RecordReader:
         )
         answer = await self._brokers.call(leader, request, FETCH_VERSION)
         found: Found = []
+        failures: list[ToolError] = []
         for topic in answer.responses:
             for part in topic.partition_responses:
                 partition = TopicPartition(topic.topic, part.partition)
-                found += [(partition, record) for record in self._taken(partition, part)]
-        return found
+                try:
+                    for record in self._taken(partition, part):
+                        found.append((partition, record))
+                except ToolError as failure:
+                    failures.append(failure)
+        return found, failures
 
     def _taken(
         self, partition: TopicPartition, part: FetchablePartitionResponse
@@ -269,12 +282,15 @@ class RecordReader:
         data = b"" if part.record_set is None else bytes(part.record_set)  # type: ignore[arg-type]
         try:
             for position, header in batch.scan(data):
+                wanted: list[Record] = []
                 if not header.is_control:
                     for record in contents.decode(data, position, with_headers=True):
                         if record.offset >= self._positions[partition]:
-                            yield record
+                            wanted.append(record)
+                # All or nothing of a batch: what is yielded is not fetched again.
                 self._positions[partition] = max(self._positions[partition], header.last_offset + 1)
                 self._was_there.add(partition)
+                yield from wanted
         except CorruptBatchError as error:
             raise ToolError(f"{partition}: {error}", 1) from error
 
