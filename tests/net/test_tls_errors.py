@@ -122,6 +122,16 @@ def test_files_that_are_no_identity(
         assert tls_errors.describe(refused.value).startswith(said)
 
 
+def test_a_trust_store_that_is_no_certificate(tmp_path: Path) -> None:
+    """It has no key that could be encrypted."""
+    store = tmp_path / "trusted.pem"
+    store.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    with pytest.raises(ssl.SSLError) as refused:
+        ssl.create_default_context(cafile=str(store))
+    said = "PEM lib: what is there is no certificate in PEM"
+    assert tls_errors.describe(refused.value) == said
+
+
 def test_what_is_no_tls(own: certificates.Issued) -> None:
     client, _ = contexts(own)
     came = ssl.MemoryBIO()

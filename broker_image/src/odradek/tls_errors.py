@@ -52,7 +52,9 @@ _WORDS: Final[Mapping[str, str]] = {
     "CA_KEY_TOO_SMALL": "the key of an authority is too short",
     "CA_MD_TOO_WEAK": "a certificate is signed with a hash that is too weak",
     "NO_CERTIFICATE_OR_CRL_FOUND": "there is no certificate in PEM",
-    "PEM lib": "what is there is no certificate and key in PEM, or the key is encrypted",
+    # Of these OpenSSL knows the library only: of a key store, and of a trust store.
+    "[SSL] PEM lib": "what is there is no certificate and key in PEM, or the key is encrypted",
+    "[X509] PEM lib": "what is there is no certificate in PEM",
 }
 
 
@@ -63,8 +65,8 @@ def describe(error: BaseException, prefix: str = "") -> str:
     if not isinstance(error, ssl.SSLError):
         return str(error) or type(error).__name__
     said = str(getattr(error, "reason", None) or _SOURCE.sub("", error.strerror or str(error)))
-    said = said.rpartition("] ")[2]  # of some errors OpenSSL knows the library only
     words = _WORDS.get(said.rpartition("ALERT_")[2].removeprefix("TLSV1_"))
+    said = said.rpartition("] ")[2]
     return said if words is None else f"{said}: {words.format(prefix=prefix)}"
 
 
