@@ -245,6 +245,26 @@ def test_reassignment_that_is_deleted_before_it_has_begun_ends(phase: str) -> No
     assert (left["metadata"]["finalizers"], zookeeper.committed) == ([], [])
 
 
+def test_broker_is_not_called_empty_while_others_move_replicas_to_it() -> None:
+    move = resource(
+        "Reassignment", "r", clusterRef={"name": "c"}, mode="RemoveBrokers", brokers=[7]
+    )
+    zookeeper = existing_topic()
+    first, seventh = BrokerId(0), BrokerId(7)
+    moving = znodes.TopicAssignment({0: (seventh, first)}, {0: (seventh,)}, {0: (first,)})
+    zookeeper.put(znodes.topic_path("t"), znodes.encode_topic(moving))
+    # Nor is it taken for one that has gone while its session is lost.
+    kube = run([move], [cluster()], zookeeper)
+    assert reason(kube, "Reassignment", "r") == "Blocked"
+    found = kube.get("", "Reassignment", "n", "r")
+    assert found is not None
+    assert found["status"]["phase"] == "Pending"
+    blocked = condition_of(found["status"], "Blocked")
+    assert blocked is not None
+    assert blocked["message"] == "another reassignment moves t-0 to brokers [7]"
+    assert reason(run([move], [cluster()], existing_topic()), "Reassignment", "r") == "Completed"
+
+
 def test_sessions_of_clusters_that_moved_or_went_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
 

@@ -78,7 +78,7 @@ def make_plan(
     Where brokers share nodes, `nodes` has these, and no partition gets two replicas on one.
 
     Sizes are left for who can ask for them. Raises placement.PlanError, also for a topic of its own
-    that cannot be read. A partition that is being moved already is planned from where that leads.
+    that cannot be read. A partition that is being moved already is planned without what that adds.
     """
     replicas: dict[TopicPartition, Replicas] = {}
     leaders: dict[TopicPartition, int] = {}
@@ -121,6 +121,19 @@ def make_plan(
     originals = {one: replicas[one] for one in targets}
     return ReassignmentPlan(
         targets, originals, incarnations, leaderless=leaderless, unknown=tuple(unknown)
+    )
+
+
+def arriving(spec: ReassignmentSpec, topics: Mapping[str, TopicView]) -> list[TopicPartition]:
+    """Return the partitions that others are moving to brokers which this one is to empty."""
+    if spec.mode != "RemoveBrokers":
+        return []
+    return sorted(
+        TopicPartition(name, number)
+        for name, view in topics.items()
+        if view.assignment is not None and name not in spec.excluded
+        for number, added in view.assignment.adding.items()
+        if not set(spec.brokers).isdisjoint(added)
     )
 
 

@@ -19,6 +19,7 @@ from odradek_operator.reassignment.decide import (
     ReassignmentPlan,
     ReassignmentView,
     arrival,
+    arriving,
     decide_moves,
     decide_preferred,
     is_stale,
@@ -158,6 +159,11 @@ class _Pass:
         if self.wanted.cancel:
             return self._end("Cancelled", "cancelled before anything was moved")
         topics = observe.topics(zookeeper, observe.topic_names(zookeeper))
+        if coming := arriving(self.wanted, topics):
+            shown = ", ".join(map(str, coming[:3])) + (", ..." if coming[3:] else "")
+            text = f"another reassignment moves {shown} to brokers {list(self.wanted.brokers)}"
+            self.flags = replace(self.flags, blocked=text)
+            return self.wait("Blocked", f"waiting until that has ended: {text}")
         try:
             cluster = self.around.cluster
             others = frozenset({*self.around.endpoints, *cluster.wanted})
