@@ -125,6 +125,9 @@ def test_no_roll_ends_a_broker_whose_node_would_not_take_it_back() -> None:
     ready, reconciling, *_ = rollout.judge(wanted, seen, BrokerSets((3,)))
     assert (ready.status, reconciling.reason) == (True, "BrokersRolling")
     assert "would not take the next pods: main-broker-2 on n2; uncordon them" in reconciling.message
+    # Who deletes the pod of one whose claim is deleted loses its data.
+    (text,) = rollout.why_held(rollout.mark_unclaimed(seen, {2}))
+    assert text == "brokers [2] wait for you, as ConfigWarning says"
     # One that is down already loses nothing by it.
     down = replace(pods[2], ready=False, registered=False)
     broken = rollout.mark_cordoned(view(*pods[:2], down, controller=1), {"n2"})

@@ -228,6 +228,22 @@ def test_a_broker_with_a_former_address_is_restarted_in_the_order_of_a_roll() ->
     assert rollout.next_to_roll(marked) is None
 
 
+def test_brokers_that_only_the_user_may_restart_for_their_addresses_are_named() -> None:
+    registered = {BrokerId(0): registration(EXTERNAL=Endpoint("old", 1))}
+    lines = {0: Line("*", {"EXTERNAL": Endpoint("new", 1)})}
+    found = Exposed((BALANCED,), (BALANCED,), reachable(Endpoint("new", 1)), lines=lines)
+    marked = expose.mark_moved(view(broker(0, NEW)), found, registered)
+    secure = Condition("Secured", True, "Secured")
+    for cordoned in (False, True):
+        seen = rollout.mark_cordoned(marked, {"node"} if cordoned else set())
+        assert (rollout.next_to_roll(seen) is None) == cordoned
+        ready = status.ready("BrokersReady", "1 of 1")
+        held = rollout.why_held(seen)
+        judged, _ = expose.judge(ready, secure, found, registered, held)
+        assert judged[0].reason == "NotAdvertised"
+        assert ("main-broker-0 on node; uncordon" in judged[0].message) == cordoned
+
+
 def test_a_cluster_is_not_ready_while_clients_do_not_reach_a_broker() -> None:
     secure = Condition("Secured", True, "Secured")
     known = reachable(Endpoint("new", 1))

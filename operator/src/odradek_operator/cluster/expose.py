@@ -244,13 +244,18 @@ def _advertised(registration: BrokerRegistration, name: str) -> Endpoint | None:
 
 
 def judge(
-    judged: Sequence[Condition], secure: Condition, found: Exposed, registered: Registered
+    judged: Sequence[Condition],
+    secure: Condition,
+    found: Exposed,
+    registered: Registered,
+    held: Sequence[str] = (),
 ) -> tuple[tuple[Condition, ...], Condition]:
     """Return Ready and the others, and Secured, with what clients do not reach.
 
-    `judged` begins with Ready, Reconciling and Stalled.
+    `judged` begins with Ready, Reconciling and Stalled. `held` says which brokers nobody restarts
+    but the user.
     """
-    lacking = _lacking(found, registered)
+    lacking = _lacking(found, registered, held)
     if lacking is None:
         return tuple(judged), secure
     reason, text = lacking
@@ -262,7 +267,7 @@ def judge(
     return (*status.progressing(reason, text), *judged[3:]), told
 
 
-def _lacking(found: Exposed, registered: Registered) -> tuple[str, str] | None:
+def _lacking(found: Exposed, registered: Registered, held: Sequence[str]) -> tuple[str, str] | None:
     """Return reason and message of what clients do not reach."""
     if found.reachable.pending:
         return PENDING, "; ".join(found.reachable.pending)
@@ -282,7 +287,8 @@ def _lacking(found: Exposed, registered: Registered) -> tuple[str, str] | None:
             )
     if not texts:
         return None
-    return "NotAdvertised", f"{'; '.join(texts)}; they do so when they are restarted, in turn"
+    texts.append("they do so when they are restarted, in turn")
+    return "NotAdvertised", "; ".join([*texts, *held])
 
 
 def status_fields(found: Exposed) -> dict[str, Any]:

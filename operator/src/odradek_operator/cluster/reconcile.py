@@ -254,7 +254,9 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     secure = rollout.judge_listeners(
         listener_plan.wanted_plan(wanted), step, _given(live_set), view
     )
-    judged, secure = expose.judge(judged, secure, exposed, znodes.registered)
+    judged, secure = expose.judge(
+        judged, secure, exposed, znodes.registered, rollout.why_held(view)
+    )
     conditions = (*judged, secure, *zookeeper.condition(view, meta, wanted.zookeeper), *told)
     status_update.write_status(
         context,

@@ -388,15 +388,23 @@ def _how_it_rolls(view: ClusterView, partitions: Partitions) -> str:
         text += "; the next one waits until all replicas of all partitions are in sync"
     elif partitions.copying:
         text += "; the next one waits until the replicas that are being added are in sync"
-    if held := [one.broker_id for one in view.staying if one.unclaimed and view.is_outdated(one)]:
-        text += f"; brokers {held} wait for you, as ConfigWarning says"
-    waiting = [one for one in view.staying if one.cordoned and one.held and view.is_outdated(one)]
-    if waiting:
+    return "; ".join([text, *why_held(view), *_lacks(view)])
+
+
+def why_held(view: ClusterView) -> list[str]:
+    """Return which brokers a restart leaves to the user, and what to do."""
+    held = [one for one in view.staying if one.held and (view.is_outdated(one) or one.moved)]
+    texts = []
+    if unclaimed := [one.broker_id for one in held if one.unclaimed]:
+        texts.append(f"brokers {unclaimed} wait for you, as ConfigWarning says")
+    if waiting := [one for one in held if not one.unclaimed]:
         shown = ", ".join(f"{one.pod} on {one.node}" for one in waiting[:3])
         more = ", ..." if waiting[3:] else ""
-        text += f"; nodes are cordoned, and would not take the next pods: {shown}{more}; uncordon "
-        text += "them, or delete these pods yourself"
-    return "; ".join([text, *_lacks(view)])
+        texts.append(
+            f"nodes are cordoned, and would not take the next pods: {shown}{more}; uncordon them, "
+            "or delete these pods yourself"
+        )
+    return texts
 
 
 def _why_blocked(spec: ClusterSpec, partitions: Partitions, allowed: BrokerSets) -> str:
