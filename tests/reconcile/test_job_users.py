@@ -11,7 +11,7 @@ from odradek_operator.loop.reconciler import Reconciler
 from odradek_operator.shared import user_znodes
 from odradek_operator.shared.spec import FINALIZER, ClusterKey
 from odradek_operator.shared.store import KIND_ORDER, ResourceStore, key_of
-from tests.reconcile.in_memory import cluster, existing_topic, resource
+from tests.reconcile.in_memory import cluster, existing_topic, resource, run
 from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
 
 SCRAM = {"type": "scram-sha-512"}
@@ -78,6 +78,23 @@ def passed(
 def test_user_is_not_forgotten_while_zookeeper_is_away(deleted: bool) -> None:
     body = group(deleted=deleted)
     assert passed(body, cluster(listeners=SECURED), None) == [FINALIZER]
+
+
+@pytest.mark.parametrize("policy", ["Delete", "Retain"])
+@pytest.mark.parametrize("listeners", [PLAIN, SECURED])
+def test_way_out_of_a_deletion_that_is_named_is_one(
+    policy: str, listeners: list[dict[str, Any]]
+) -> None:
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "deletionPolicy": policy}
+    going = resource("ConsumerGroup", "g", deleted=True, **wanted)
+    going["metadata"]["finalizers"] = [FINALIZER]
+    kube = run([going], [cluster(listeners=listeners, zookeeper={"connect": "away:1"})], known())
+    if policy == "Retain" and listeners is PLAIN:
+        assert kube.statuses == []
+        return
+    message = kube.statuses[-1]["conditions"][0]["message"]
+    assert ("set spec.deletionPolicy to Retain" in message) == (listeners is PLAIN)
+    assert (f"take the finalizer {FINALIZER} away" in message) == (listeners is SECURED)
 
 
 @pytest.mark.parametrize("deleted", [False, True])

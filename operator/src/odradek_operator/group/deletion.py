@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from odradek.zk import consumers
 from odradek_operator.group import coordinator, driver_effects, job_user
@@ -15,7 +16,7 @@ from odradek_operator.shared import apply, status, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
 from odradek_operator.shared.client_users import ClientUserError
-from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, ResourceMeta
+from odradek_operator.shared.spec import FINALIZER, TERMINATING_TIMEOUT, Body, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import Owner
 from odradek_operator.shared.zookeeper import RefusedError
@@ -63,7 +64,10 @@ def delete(
     if driver_effects.remove(context, meta):
         return _waits(context, body, "Deleting", driver_effects.how_it_ends(meta))
     if zookeeper is None:
-        return _waits(context, body, "ZooKeeperUnreachable", cluster.away)
+        way_out = _OR_RETAIN
+        if job_user.may_have_user(context, meta, around):
+            way_out = _OR_UNFINISHED
+        return _waits(context, body, "ZooKeeperUnreachable", cluster.away, way_out)
     try:
         with OperatorClient(around.endpoints, around.security) as brokers:
             view = group_observe.view_group(zookeeper, brokers, wanted)
@@ -79,7 +83,7 @@ def delete(
     try:
         zookeeper.delete_tree(stored(wanted.group))
     except RefusedError as error:
-        refused = status.stalled("ZooKeeperRefuses", str(error))
+        refused = status.stalled("ZooKeeperRefuses", f"{error}; {_OR_RETAIN}")
         status_update.write_status(context, body, refused, {})
         return WAIT_SECONDS
     if waits := remove_user(context, around, body, meta):
@@ -91,10 +95,18 @@ def delete(
     return OBSERVE_SECONDS
 
 
-def _waits(context: ReconcileContext, body: Body, reason: str, text: str) -> float:
+_OR_RETAIN: Final = "to let the resource go without its offsets, set spec.deletionPolicy to Retain"
+_OR_UNFINISHED: Final = (
+    "the user that its job may have is removed from there first, whatever spec.deletionPolicy "
+    f"says: if ZooKeeper does not come back, take the finalizer {FINALIZER} away"
+)
+
+
+def _waits(
+    context: ReconcileContext, body: Body, reason: str, text: str, way_out: str = _OR_RETAIN
+) -> float:
     """Report what a deletion waits for; return the seconds until the next look."""
-    advice = "to let the resource go without its offsets, set spec.deletionPolicy to Retain"
-    waiting = status.progressing(reason, f"{text}; {advice}")
+    waiting = status.progressing(reason, f"{text}; {way_out}")
     status_update.write_status(context, body, waiting, remembered(body))
     return WAIT_SECONDS
 
@@ -113,7 +125,10 @@ def remove_user(
         try:
             job_user.remove(meta, around)
         except ClientUserError as error:
-            waiting, told = status.progressing(error.reason, str(error)), ()
+            text = str(error)
+            if meta.deleting and around.zookeeper is None:
+                text = f"{text}; {_OR_UNFINISHED}"
+            waiting, told = status.progressing(error.reason, text), ()
         else:
             return 0.0
     status_update.write_status(context, body, (*waiting, *told), remembered(body))
