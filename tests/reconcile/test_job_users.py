@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
+from odradek.zk.operations import Delete, Operation
 from odradek_operator.loop.reconciler import Reconciler
-from odradek_operator.shared import user_znodes
+from odradek_operator.shared import client_users, user_znodes
 from odradek_operator.shared.spec import FINALIZER, ClusterKey
 from odradek_operator.shared.store import KIND_ORDER, ResourceStore, key_of
+from odradek_operator.shared.zookeeper import RefusedError
 from tests.reconcile.in_memory import cluster, existing_topic, resource, run
 from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
 
@@ -95,6 +99,26 @@ def test_way_out_of_a_deletion_that_is_named_is_one(
     message = kube.statuses[-1]["conditions"][0]["message"]
     assert ("set spec.deletionPolicy to Retain" in message) == (listeners is PLAIN)
     assert (f"take the finalizer {FINALIZER} away" in message) == (listeners is SECURED)
+
+
+class Refusing(MemoryZooKeeper):
+    """ZooKeeper whose znodes of users are not open to the operator."""
+
+    def commit(self, wanted: Sequence[Operation]) -> None:
+        raise RefusedError(f"the ACL of znodes does not let me write {wanted[0].path}")
+
+
+def test_zookeeper_that_refuses_to_remove_a_user_is_not_called_away() -> None:
+    refusing = Refusing({})
+    data = b'{"version":1,"config":{"SCRAM-SHA-512":"x"}}'
+    path = user_znodes.user_path("odradek-job.n.g")
+    refusing.put(path, data)
+    kube = run([group(deleted=True)], [cluster(listeners=SECURED)], refusing)
+    ready = kube.statuses[-1]["conditions"][0]
+    assert ready["reason"] == "ZooKeeperRefuses"
+    assert ready["message"].endswith(f"write {path}")
+    lag = client_users.reported("LagExporter", partial(refusing.commit, [Delete(path)]))
+    assert [one.reason for one in lag] == ["ZooKeeperRefuses"]
 
 
 @pytest.mark.parametrize("deleted", [False, True])

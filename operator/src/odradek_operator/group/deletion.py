@@ -83,7 +83,10 @@ def delete(
     try:
         zookeeper.delete_tree(stored(wanted.group))
     except RefusedError as error:
-        refused = status.stalled("ZooKeeperRefuses", f"{error}; {_OR_RETAIN}")
+        text = str(error)
+        if not job_user.may_have_user(context, meta, around):
+            text = f"{text}; {_OR_RETAIN}"
+        refused = status.stalled("ZooKeeperRefuses", text)
         status_update.write_status(context, body, refused, {})
         return WAIT_SECONDS
     if waits := remove_user(context, around, body, meta):
@@ -128,7 +131,8 @@ def remove_user(
             text = str(error)
             if meta.deleting and around.zookeeper is None:
                 text = f"{text}; {_OR_UNFINISHED}"
-            waiting, told = status.progressing(error.reason, text), ()
+            judge = status.progressing if error.waits else status.stalled
+            waiting, told = judge(error.reason, text), ()
         else:
             return 0.0
     status_update.write_status(context, body, (*waiting, *told), remembered(body))

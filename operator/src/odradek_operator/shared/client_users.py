@@ -39,7 +39,7 @@ from odradek_operator.shared.objects import CLUSTER_LABEL, MANAGED_BY, Object, b
 from odradek_operator.shared.spec import ResourceMeta
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.user_znodes import FullZnodeError, OvertakenError
-from odradek_operator.shared.zookeeper import UnreachableError, ZnodeReader, ZooKeeper
+from odradek_operator.shared.zookeeper import RefusedError, UnreachableError, ZnodeReader, ZooKeeper
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,8 @@ def reported(condition: str, work: Callable[[], None]) -> tuple[Condition, ...]:
     """
     try:
         work()
+    except RefusedError as error:
+        return (Condition(condition, False, "ZooKeeperRefuses", str(error)),)
     except UnreachableError as error:
         return (Condition(condition, False, "ZooKeeperUnreachable", str(error)),)
     except ClientUserError as error:
@@ -139,6 +141,8 @@ def ensure(
 def _named_errors(user: str) -> Iterator[None]:
     try:
         yield
+    except RefusedError as error:
+        raise ClientUserError("ZooKeeperRefuses", str(error)) from error
     except UnreachableError as error:
         raise ClientUserError("ZooKeeperUnreachable", str(error), waits=True) from error
     except (ZnodeError, OvertakenError, FullZnodeError, TransactionFailedError) as error:
