@@ -198,6 +198,16 @@ def kubectl(api: ApiServer) -> Kubectl:
             "spec/brokers/env",
             [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "a b"}}}],
         ),
+        (
+            CLUSTER,
+            "spec/brokers/env",
+            [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "s", "key": ".."}}}],
+        ),
+        (
+            GROUP,
+            "spec/job/env",
+            [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "..a"}}}],
+        ),
         (CLUSTER, "spec/brokers/topologySpreadConstraints", [{**SPREAD, "maxSkew": 0}]),
         (CLUSTER, "spec/brokers/topologySpreadConstraints", [{**SPREAD, "minDomains": 2}]),
         (CLUSTER, "spec/brokers/topologySpreadConstraints", [SPREAD, SPREAD]),
@@ -359,6 +369,11 @@ def test_what_cannot_change_is_refused_at_update(
         (GROUP, "spec/job/tolerations", [{"key": "spot", "operator": "Exists"}]),
         (GROUP, "spec/job/priorityClassName", "batch"),
         (GROUP, "spec/job/env", [{"name": "A", "value": "1"}]),
+        (
+            GROUP,
+            "spec/job/env",
+            [{"name": "A.b", "valueFrom": {"secretKeyRef": {"name": "s", "key": ".a..b"}}}],
+        ),
         (GROUP, "spec/job/secretRefs", [{"name": "s3"}]),
         (GROUP, "spec/job/template", {"spec": {"dnsPolicy": "Default", "affinity": {}}}),
         (TOPIC, "spec/partitions", 7),
