@@ -134,13 +134,32 @@ def test_no_roll_ends_a_broker_whose_node_would_not_take_it_back() -> None:
     assert (rollout.next_to_roll(broken) or pods[0]).broker_id == 2
 
 
-def test_nodes_that_may_not_be_read_are_taken_to_take_pods() -> None:
+_CORDON = {"key": "node.kubernetes.io/unschedulable"}
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "may_read", "found"),
+    [
+        ([], True, {"n2"}),
+        # Nodes that may not be read are taken to take pods.
+        ([], False, set()),
+        ([{"operator": "Exists"}], True, set()),
+        ([{**_CORDON, "operator": "Exists", "effect": "NoSchedule"}], True, set()),
+        ([{**_CORDON}], True, set()),
+        ([{**_CORDON, "value": "other"}], True, {"n2"}),
+        ([{"operator": "Exists", "effect": "NoExecute"}], True, {"n2"}),
+        ([{"key": "disks", "operator": "Exists"}], True, {"n2"}),
+    ],
+)
+def test_cordoned_nodes_take_no_pods_but_those_that_tolerate_it(
+    tolerations: list[dict[str, str]], may_read: bool, found: set[str]
+) -> None:
     def node(name: str, **spec: bool) -> dict[str, object]:
         return {"kind": "Node", "metadata": {"name": name}, "spec": spec}
 
-    found = [node("n1"), node("n2", unschedulable=True)]
-    assert nodes.cordoned(context(MemoryKube(*found))) == {"n2"}
-    assert nodes.cordoned(context(MemoryKube(*found, forbidden=frozenset({"Node"})))) == set()
+    forbidden = frozenset[str]() if may_read else frozenset({"Node"})
+    kube = MemoryKube(node("n1"), node("n2", unschedulable=True), forbidden=forbidden)
+    assert nodes.cordoned(context(kube), tolerations) == found
 
 
 def test_brokers_that_a_cluster_waits_for_are_named_with_what_they_lack() -> None:

@@ -528,7 +528,7 @@ def _roll(
     """End the next pod that a roll may; return the view with what holds up others, and Events."""
     if rollout.next_to_roll(view) is None:
         return view, []
-    view = rollout.mark_cordoned(view, nodes.cordoned(context))
+    view = rollout.mark_cordoned(view, nodes.cordoned(context, wanted.tolerations))
     if rollout.next_to_roll(view) is None:
         return view, []
     # Read again without the cache, since a replica may just have left the in-sync set.
