@@ -102,6 +102,14 @@ def test_reasonable_changes_are_taken(wanted: dict[str, str]) -> None:
     dynamic_config.check_change(layers(), wanted, cluster=False)
 
 
+def test_contradiction_that_was_there_before_is_no_obstacle_to_other_changes() -> None:
+    # The hosts of the overrides could not be looked up.
+    shut = dynamic_config.layer(layers().static, {"max.connections.per.ip": "0"}, {})
+    dynamic_config.check_change(shut, {"log.retention.ms": "5"}, cluster=False)
+    with pytest.raises(ConfigError, match="can be set to zero only if"):
+        dynamic_config.check_change(layers(), {"max.connections.per.ip": "0"}, cluster=False)
+
+
 def test_the_default_of_all_does_not_reach_a_broker_with_its_own() -> None:
     static = layers().static
     own = dynamic_config.layer(static, {}, {"num.io.threads": "16"})
