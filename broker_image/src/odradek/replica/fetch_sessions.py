@@ -205,6 +205,8 @@ class SessionWatchers:
     def __init__(self) -> None:
         self._followers: dict[TopicPartition, dict[SessionPartition, None]] = {}
         self._consumers: dict[TopicPartition, dict[SessionPartition, None]] = {}
+        self.log_end_moves = 0
+        """How many times followers were given something to fetch."""
 
     def _of(self, one: SessionPartition) -> dict[TopicPartition, dict[SessionPartition, None]]:
         return self._followers if one.session.is_privileged else self._consumers
@@ -226,6 +228,7 @@ class SessionWatchers:
         """Note that followers have something to fetch."""
         followers = self._followers.get(key)
         if followers is not None:
+            self.log_end_moves += 1
             for one in followers:
                 if not one.is_marked or one.session.watch is not None:
                     one.session.mark(one, wakes=True)

@@ -33,6 +33,7 @@ from odradek import slices
 from odradek.log.segment.files import FileRetiredError
 from odradek.net.next_request import NextRequest
 from odradek.protocol.errors import NO_ERROR, ErrorCode, KafkaError
+from odradek.replica import gathered_appends
 from odradek.replica.fetch_sessions import FetchSession, SessionPartition
 from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
 from odradek.replica.hosted import HostedPartitions
@@ -213,7 +214,9 @@ class FetchReader:
                 at_end
                 and deadline_ms
                 and limits.min_bytes > 0
-                and not await session.begin_wait().woken(limits.max_wait_ms, next_request)
+                and not await self._has_news(
+                    session, session.begin_wait(), limits.max_wait_ms, next_request
+                )
             ):
                 deadline_ms = 0
             # What is marked is for the fetch that overtakes this one.
@@ -244,7 +247,7 @@ class FetchReader:
                     else:
                         self._settle(one, result)
                 looked, found = [], _Found([], [])
-                if not await watch.woken(left_ms, next_request):
+                if not await self._has_news(session, watch, left_ms, next_request):
                     deadline_ms = 0
             if found.unverified or found.settled:
                 await self._verified(found)
@@ -260,6 +263,20 @@ class FetchReader:
             looked += withheld
             found.results += [FetchResult(one.spec.key, refused[one.spec.key]) for one in withheld]
         return looked, found.results
+
+    async def _has_news(
+        self,
+        session: FetchSession,
+        watch: Watch[TopicPartition],
+        timeout_ms: float,
+        next_request: NextRequest | None,
+    ) -> bool:
+        """Wait for news of a session; return False if there is nothing more to wait for."""
+        if not await watch.woken(timeout_ms, next_request):
+            return False
+        if session.is_privileged:
+            await gathered_appends.gather(self._hosted.sessions)
+        return session.is_open
 
     async def _record_session(
         self, session: FetchSession, connection_id: int
