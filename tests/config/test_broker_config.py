@@ -152,7 +152,12 @@ def test_kafkas_own_map_of_security_protocols_is_taken() -> None:
 
 
 def test_unknown_keys_are_named_and_kafkas_other_keys_are_not() -> None:
-    values = {**REQUIRED, "num.io.threads": "8", "bogus.key": "1"}
+    values = {
+        **REQUIRED,
+        "num.io.threads": "8",
+        "delegation.token.max.lifetime.ms": "1000",
+        "bogus.key": "1",
+    }
     assert config_loading.from_values(values)[1] == ["bogus.key"]
 
 

@@ -46,6 +46,7 @@ import org.apache.kafka.common.errors.InvalidReplicationFactorException;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
+import org.apache.kafka.common.errors.UnsupportedByAuthenticationException;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
@@ -176,6 +177,7 @@ public class JavaClient {
         same(cluster.nodes().get().size(), brokers, "brokers");
         check(cluster.controller().get().id() >= 0, "there is a controller");
         same(cluster.clusterId().get().length(), 22, "length of the cluster's id");
+        refused(admin.createDelegationToken().delegationToken(), UnsupportedByAuthenticationException.class);
     }
 
     private String create(String name, int partitions) throws Exception {

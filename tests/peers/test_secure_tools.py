@@ -15,6 +15,13 @@ from tests.support.secure_broker import SecureBroker, jaas
 
 CONFIGS = "kafka.admin.ConfigCommand"
 TOPICS = "kafka.admin.TopicCommand"
+TOKENS = "kafka.admin.DelegationTokenCommand"
+TOKEN_ACTIONS = (
+    ("--create", "--max-life-time-period", "60000"),
+    ("--renew", "--hmac", "aG1hYw==", "--renew-time-period", "60000"),
+    ("--expire", "--hmac", "aG1hYw==", "--expiry-time-period", "60000"),
+    ("--describe",),
+)
 USER = "CN=a user,O=b/c"  # a name that ZooKeeper does not take as it is
 
 
@@ -64,6 +71,15 @@ def client_properties(stores: certificates.Issued, protocol: str, **more: str) -
     return "".join(f"{name}={text}\n" for name, text in lines.items())
 
 
+def certificate(stores: certificates.Issued) -> dict[str, str]:
+    """Return the properties of a client that shows a certificate."""
+    return {
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": str(keytool.key_store(stores, "PKCS12")),
+        "ssl.keystore.password": PASSWORD,
+    }
+
+
 def test_user_of_kafka_configs_is_served(
     secure: JavaStores, stores: certificates.Issued, tools: Tools
 ) -> None:
@@ -99,13 +115,8 @@ def _refused(tools: Tools, at: tuple[str | Path, ...]) -> str:
 def test_java_clients_show_certificates(
     secure: JavaStores, stores: certificates.Issued, tools: Tools
 ) -> None:
-    own = {
-        "ssl.keystore.type": "PKCS12",
-        "ssl.keystore.location": str(keytool.key_store(stores, "PKCS12")),
-        "ssl.keystore.password": PASSWORD,
-    }
     at = ("--bootstrap-server", secure.secure_address("TLS"))
-    file = tools.file("tls.properties", client_properties(stores, "SSL", **own))
+    file = tools.file("tls.properties", client_properties(stores, "SSL", **certificate(stores)))
     words = "".join(f"word {number}\n" for number in range(20))
     producer = ("kafka.tools.ConsoleProducer", *at, "--topic", "words")
     tools.run(*producer, "--producer.config", file, stdin=words)
@@ -116,3 +127,19 @@ def test_java_clients_show_certificates(
     without = tools.file("without.properties", client_properties(stores, "SSL"))
     refused = tools.run(TOPICS, *at, "--command-config", without, "--list", statuses=[1])
     assert "SslAuthenticationException" in refused
+
+
+def test_delegation_tokens_are_refused_with_the_reasons_that_kafka_has_without_a_secret(
+    secure: JavaStores, stores: certificates.Issued, tools: Tools
+) -> None:
+    certified = client_properties(stores, "SSL", **certificate(stores))
+    plain = "security.protocol=PLAINTEXT\n"
+    for address, properties, reason in (
+        (secure.secure_address("TLS"), certified, "Delegation Token feature is not enabled."),
+        (f"127.0.0.1:{secure.port}", plain, "Delegation Token requests are not allowed on PLAIN"),
+    ):
+        file = tools.file("tokens.properties", properties)
+        at = ("--bootstrap-server", address, "--command-config", file)
+        for action in TOKEN_ACTIONS:
+            said = tools.run(TOKENS, *at, *action, statuses=[1])
+            assert f"Exception: {reason}" in said, action

@@ -23,7 +23,13 @@ CONTROL = {
     ApiKey.UPDATE_METADATA,
     ApiKey.CONTROLLED_SHUTDOWN,
 }
-TIMES = {"log_append_time_ms", "transaction_start_time_ms"}
+TIMES = {
+    "expiry_timestamp_ms",
+    "issue_timestamp_ms",
+    "log_append_time_ms",
+    "max_timestamp_ms",
+    "transaction_start_time_ms",
+}
 KEYS = {entry.request: entry.key for entry in APIS.values()} | {
     entry.response: entry.key for entry in APIS.values()
 }

@@ -84,6 +84,8 @@ def test_security_settings_that_brokers_do_not_support_are_refused() -> None:
     with pytest.raises(spec.InvalidSpec, match=r"remove zookeeper\.set\.acl$") as refused:
         cluster(config={"zookeeper.set.acl": "true"})
     assert refused.value.reason == "InvalidConfig"
+    with pytest.raises(spec.InvalidSpec, match=r"remove delegation\.token\.secret\.key$"):
+        cluster(config={"delegation.token.secret.key": "a-secret"})
     # Nor do the listeners of a KafkaCluster have what brokers support.
     with pytest.raises(spec.InvalidSpec, match=r"remove ssl\.client\.auth$") as refused:
         cluster(config={"ssl.client.auth": "required"})

@@ -69,6 +69,10 @@ def _id(operation: Operation, name: str = TRANSACTIONAL_ID) -> Right:
     return operation, Type.TRANSACTIONAL_ID, name
 
 
+def _repeated(request: Any) -> Callable[[str], Any]:
+    return lambda fresh: request
+
+
 def _always(*rights: Right) -> Callable[[str], tuple[Right, ...]]:
     return lambda fresh: rights
 
@@ -429,6 +433,10 @@ CASES = [
         _always(_cluster(DESCRIBE)),
     ),
     Case("AlterUserScramCredentials", 0, requests.remove_credentials, _always(_cluster(ALTER))),
+    *(
+        Case(type(one).__name__.removesuffix("Request"), 2, _repeated(one), _always())
+        for one in requests.OF_TOKENS
+    ),
 ]
 
 

@@ -10,6 +10,7 @@ from odradek.protocol.messages import (
     client_quotas,
     configs,
     control,
+    delegation_tokens,
     group_offsets,
     groups,
     metadata,
@@ -382,3 +383,11 @@ def described_transactions(fresh: str) -> transaction_states.DescribeTransaction
 
 def find_transactional_id(transactional_id: str) -> groups.FindCoordinatorRequest:
     return groups.FindCoordinatorRequest(key=transactional_id, key_type=1)
+
+
+OF_TOKENS = (
+    delegation_tokens.CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1),
+    delegation_tokens.RenewDelegationTokenRequest(hmac=b"h", renew_period_ms=-1),
+    delegation_tokens.ExpireDelegationTokenRequest(hmac=b"h", expiry_time_period_ms=-1),
+    delegation_tokens.DescribeDelegationTokenRequest(owners=None),
+)

@@ -40,6 +40,10 @@ INERT_KEYS = frozenset(
         "kafka.metrics.polling.interval.secs",
         "broker.id.generation.enable",
         "reserved.broker.max.id",
+        # Of delegation tokens, without a secret for which there are none.
+        "delegation.token.expiry.check.interval.ms",
+        "delegation.token.expiry.time.ms",
+        "delegation.token.max.lifetime.ms",
     }
 )
 

@@ -37,6 +37,9 @@ _DEFAULTS: Mapping[str, tuple[str, ...]] = {
     "sasl.server.max.receive.size": ("524288",),
     "connection.failed.authentication.delay.ms": ("100",),
     "connections.max.reauth.ms": ("0",),
+    # Two names of one setting.
+    "delegation.token.master.key": (),
+    "delegation.token.secret.key": (),
     "ssl.keymanager.algorithm": ("sunx509",),
     "ssl.trustmanager.algorithm": ("pkix",),
     "sasl.kerberos.kinit.cmd": ("/usr/bin/kinit",),

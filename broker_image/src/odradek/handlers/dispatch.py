@@ -23,6 +23,7 @@ from odradek.handlers import (
     client_quotas,
     configs,
     control,
+    delegation_tokens,
     elections,
     fetch,
     fetch_answers,
@@ -257,6 +258,11 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext
         user_credentials.alter_user_scram_credentials,
         rules.on_cluster(ALTER, rules.refuse_alter_credentials),
     ),
+    # Kafka asks for rights on single tokens only, of which there are none.
+    ApiKey.CREATE_DELEGATION_TOKEN: (0, 2, delegation_tokens.create_token, rules.everybody),
+    ApiKey.RENEW_DELEGATION_TOKEN: (0, 2, delegation_tokens.renew_token, rules.everybody),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: (0, 2, delegation_tokens.expire_token, rules.everybody),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: (0, 2, delegation_tokens.describe_tokens, rules.everybody),
     ApiKey.DESCRIBE_PRODUCERS: (
         0,
         0,

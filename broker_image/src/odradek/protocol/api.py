@@ -15,6 +15,7 @@ from odradek.protocol.messages import (
     client_quotas,
     configs,
     control,
+    delegation_tokens,
     fetch,
     group_offsets,
     groups,
@@ -70,6 +71,10 @@ class ApiKey(IntEnum):
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -193,6 +198,26 @@ _TABLE: Final = (
     _api(ApiKey.DESCRIBE_LOG_DIRS, admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse),
     _api(ApiKey.SASL_AUTHENTICATE, sasl.SaslAuthenticateRequest, sasl.SaslAuthenticateResponse),
     _api(ApiKey.CREATE_PARTITIONS, topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
+    _api(
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        delegation_tokens.CreateDelegationTokenRequest,
+        delegation_tokens.CreateDelegationTokenResponse,
+    ),
+    _api(
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        delegation_tokens.RenewDelegationTokenRequest,
+        delegation_tokens.RenewDelegationTokenResponse,
+    ),
+    _api(
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        delegation_tokens.ExpireDelegationTokenRequest,
+        delegation_tokens.ExpireDelegationTokenResponse,
+    ),
+    _api(
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+        delegation_tokens.DescribeDelegationTokenRequest,
+        delegation_tokens.DescribeDelegationTokenResponse,
+    ),
     _api(ApiKey.DELETE_GROUPS, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
     _api(ApiKey.ELECT_LEADERS, admin.ElectLeadersRequest, admin.ElectLeadersResponse),
     _api(
