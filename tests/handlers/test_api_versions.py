@@ -1,4 +1,4 @@
-"""ApiVersions: names of client libraries that no library may have are refused (KIP-511)."""
+"""ApiVersions: what is served. Names that no client library may have are refused (KIP-511)."""
 
 from __future__ import annotations
 
@@ -44,3 +44,9 @@ async def test_others_and_clients_that_name_none_are_told_what_is_served(
 ) -> None:
     answer = await asked(broker, name, software, version)
     assert (answer.error_code, answer.api_keys) == (ErrorCode.NONE, list(ADVERTISED))
+
+
+async def test_no_features_are_named_as_before_protocol_27_between_brokers(broker: Broker) -> None:
+    answer = await asked(broker, "c", "1", 3)
+    assert (answer.supported_features, answer.finalized_features) == ([], [])
+    assert answer.finalized_features_epoch == -1

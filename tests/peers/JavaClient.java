@@ -177,6 +177,7 @@ public class JavaClient {
         same(cluster.nodes().get().size(), brokers, "brokers");
         check(cluster.controller().get().id() >= 0, "there is a controller");
         same(cluster.clusterId().get().length(), 22, "length of the cluster's id");
+        check(admin.describeFeatures().featureMetadata().get().finalizedFeatures().isEmpty(), "no features");
         refused(admin.createDelegationToken().delegationToken(), UnsupportedByAuthenticationException.class);
     }
 

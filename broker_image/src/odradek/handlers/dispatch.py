@@ -25,6 +25,7 @@ from odradek.handlers import (
     control,
     delegation_tokens,
     elections,
+    features,
     fetch,
     fetch_answers,
     group_offsets,
@@ -263,6 +264,12 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext
     ApiKey.RENEW_DELEGATION_TOKEN: (0, 2, delegation_tokens.renew_token, rules.everybody),
     ApiKey.EXPIRE_DELEGATION_TOKEN: (0, 2, delegation_tokens.expire_token, rules.everybody),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: (0, 2, delegation_tokens.describe_tokens, rules.everybody),
+    ApiKey.UPDATE_FEATURES: (
+        0,
+        0,
+        features.update_features,
+        rules.on_cluster(ALTER, rules.refuse_features),
+    ),
     ApiKey.DESCRIBE_PRODUCERS: (
         0,
         0,

@@ -23,6 +23,7 @@ from odradek.protocol.messages import (
     client_quotas,
     configs,
     control,
+    features,
     groups,
     producers,
     sasl,
@@ -211,6 +212,15 @@ async def refuse_alter_credentials(
                 error_message=DENIED,
             ),
         )
+    )
+
+
+async def refuse_features(
+    request: features.UpdateFeaturesRequest, context: RequestContext
+) -> features.UpdateFeaturesResponse:
+    """Refuse as a whole."""
+    return features.UpdateFeaturesResponse(
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=DENIED, results=[]
     )
 
 

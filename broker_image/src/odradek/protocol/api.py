@@ -16,6 +16,7 @@ from odradek.protocol.messages import (
     configs,
     control,
     delegation_tokens,
+    features,
     fetch,
     group_offsets,
     groups,
@@ -85,6 +86,7 @@ class ApiKey(IntEnum):
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
+    UPDATE_FEATURES = 57
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
@@ -258,6 +260,7 @@ _TABLE: Final = (
         sasl.AlterUserScramCredentialsRequest,
         sasl.AlterUserScramCredentialsResponse,
     ),
+    _api(ApiKey.UPDATE_FEATURES, features.UpdateFeaturesRequest, features.UpdateFeaturesResponse),
     _api(
         ApiKey.DESCRIBE_PRODUCERS,
         transaction_states.DescribeProducersRequest,
