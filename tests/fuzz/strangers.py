@@ -29,6 +29,8 @@ MECHANISMS: Final = (b"PLAIN", b"SCRAM-SHA-256", b"SCRAM-SHA-512")
 _NONCE: Final = re.compile(rb"r=([^,]+),s=")
 _HEADER: Final = struct.Struct(">hhih")
 METADATA: Final = _HEADER.pack(3, 0, 7, -1) + bytes(4)
+# Its header and its body have tagged fields: none.
+DESCRIBE_CLUSTER: Final = _HEADER.pack(60, 0, 7, -1) + bytes(3)
 VERSIONS: Final = _HEADER.pack(18, 0, 7, -1)
 
 
@@ -77,11 +79,12 @@ class Visit:
         return found
 
     def check(self, port: int) -> None:
-        """Ask for metadata: an answer to that names the port of the listener, no other one does.
+        """Ask for brokers: an answer to that names the port of the listener, no other one does.
 
         Late answers to other frames may come before it.
         """
-        self.raw(LENGTH32.pack(len(METADATA)) + METADATA)
+        frame = self.random.choice((METADATA, DESCRIBE_CLUSTER))
+        self.raw(LENGTH32.pack(len(frame)) + frame)
         self._sock.settimeout(PATIENCE_SECONDS)
         found = b""
         with contextlib.suppress(OSError):

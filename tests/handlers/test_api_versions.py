@@ -50,3 +50,10 @@ async def test_no_features_are_named_as_before_protocol_27_between_brokers(broke
     answer = await asked(broker, "c", "1", 3)
     assert (answer.supported_features, answer.finalized_features) == ([], [])
     assert answer.finalized_features_epoch == -1
+
+
+def test_requests_are_those_of_kafka_28_but_one_between_brokers_and_two_newer_ones() -> None:
+    of_kafka = {*range(52), 56, 57, 60, 61}
+    alter_isr = 56
+    newer = {ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS}
+    assert {one.api_key for one in ADVERTISED} == (of_kafka - {alter_isr}) | newer

@@ -21,6 +21,7 @@ import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.Config;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.ConsumerGroupDescription;
+import org.apache.kafka.clients.admin.DescribeClusterOptions;
 import org.apache.kafka.clients.admin.DescribeClusterResult;
 import org.apache.kafka.clients.admin.DescribeTopicsResult;
 import org.apache.kafka.clients.admin.LogDirDescription;
@@ -173,10 +174,12 @@ public class JavaClient {
     // --- admin --------------------------------------------------------------------------------
 
     private void describesTheCluster() throws Exception {
-        DescribeClusterResult cluster = admin.describeCluster();
+        DescribeClusterResult cluster =
+            admin.describeCluster(new DescribeClusterOptions().includeAuthorizedOperations(true));
         same(cluster.nodes().get().size(), brokers, "brokers");
         check(cluster.controller().get().id() >= 0, "there is a controller");
         same(cluster.clusterId().get().length(), 22, "length of the cluster's id");
+        same(cluster.authorizedOperations().get().size(), 7, "operations that everybody may do");
         check(admin.describeFeatures().featureMetadata().get().finalizedFeatures().isEmpty(), "no features");
         refused(admin.createDelegationToken().delegationToken(), UnsupportedByAuthenticationException.class);
     }

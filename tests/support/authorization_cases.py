@@ -433,6 +433,18 @@ CASES = [
         _always(_cluster(DESCRIBE)),
     ),
     Case("AlterUserScramCredentials", 0, requests.remove_credentials, _always(_cluster(ALTER))),
+    Case(
+        "DescribeCluster",
+        0,
+        lambda _: requests.described_cluster(operations=True),
+        _always(_cluster(DESCRIBE)),
+    ),
+    Case(
+        "DescribeCluster alone",
+        0,
+        lambda _: requests.described_cluster(operations=False),
+        _always(_cluster(DESCRIBE)),
+    ),
     *(
         Case(type(one).__name__.removesuffix("Request"), 2, _repeated(one), _always())
         for one in requests.OF_TOKENS

@@ -391,3 +391,7 @@ OF_TOKENS = (
     delegation_tokens.ExpireDelegationTokenRequest(hmac=b"h", expiry_time_period_ms=-1),
     delegation_tokens.DescribeDelegationTokenRequest(owners=None),
 )
+
+
+def described_cluster(*, operations: bool) -> metadata.DescribeClusterRequest:
+    return metadata.DescribeClusterRequest(include_cluster_authorized_operations=operations)

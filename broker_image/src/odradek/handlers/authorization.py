@@ -80,3 +80,10 @@ def operations_on(
     return operations.bits(
         authorizer.operations(context.principal, context.host, resource_type, name)
     )
+
+
+def operations_on_cluster(broker: Broker, context: RequestContext) -> int:
+    """Return what the sender may do to the cluster, as bits; 0 without Describe on it."""
+    if not allowed(broker, context, AclOperation.DESCRIBE, ResourceType.CLUSTER):
+        return 0
+    return operations_on(broker, context, ResourceType.CLUSTER)

@@ -21,6 +21,7 @@ from odradek.handlers import (
     acls,
     alter_configs,
     client_quotas,
+    cluster,
     configs,
     control,
     delegation_tokens,
@@ -270,6 +271,7 @@ _HANDLERS: Mapping[ApiKey, tuple[int, int, Callable[[Broker, Any, RequestContext
         features.update_features,
         rules.on_cluster(ALTER, rules.refuse_features),
     ),
+    ApiKey.DESCRIBE_CLUSTER: (0, 0, cluster.describe_cluster, rules.in_handler),
     ApiKey.DESCRIBE_PRODUCERS: (
         0,
         0,
@@ -305,6 +307,7 @@ _LARGE_ANSWERS = frozenset(
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.DESCRIBE_CLIENT_QUOTAS,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.DESCRIBE_CLUSTER,
         ApiKey.DESCRIBE_PRODUCERS,
         ApiKey.DESCRIBE_TRANSACTIONS,
         ApiKey.LIST_TRANSACTIONS,

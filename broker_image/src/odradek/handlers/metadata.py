@@ -208,15 +208,11 @@ async def _encoded(
     answer = MetadataResponse(
         brokers=_brokers(view, question.listener),
         cluster_id=broker.cluster_id,
-        controller_id=view.controller_id if view.controller_id in view.brokers else -1,
+        controller_id=view.live_controller_id,
         topics=await slices.run(_topics(view, question, errors)),
     )
     if question.of_cluster:
-        answer.cluster_authorized_operations = (
-            authorization.operations_on(broker, context, ResourceType.CLUSTER)
-            if authorization.allowed(broker, context, AclOperation.DESCRIBE, ResourceType.CLUSTER)
-            else 0
-        )
+        answer.cluster_authorized_operations = authorization.operations_on_cluster(broker, context)
     if question.of_topics:
         for few in slices.cut(answer.topics):
             for topic in few:
@@ -269,16 +265,10 @@ def _without_partitions(name: str, error: ErrorCode) -> MetadataResponseTopic:
 
 
 def _brokers(view: MetadataView, listener: str) -> list[MetadataResponseBroker]:
-    found: list[MetadataResponseBroker] = []
-    for broker in view.brokers.values():
-        endpoint = broker.endpoints.get(listener)
-        if endpoint is not None:
-            found.append(
-                MetadataResponseBroker(
-                    node_id=broker.broker_id, host=endpoint[0], port=endpoint[1], rack=broker.rack
-                )
-            )
-    return found
+    return [
+        MetadataResponseBroker(node_id=one.broker_id, host=host, port=port, rack=one.rack)
+        for one, host, port in view.on_listener(listener)
+    ]
 
 
 def _partition(

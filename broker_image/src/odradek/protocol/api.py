@@ -87,6 +87,7 @@ class ApiKey(IntEnum):
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     UPDATE_FEATURES = 57
+    DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
@@ -261,6 +262,9 @@ _TABLE: Final = (
         sasl.AlterUserScramCredentialsResponse,
     ),
     _api(ApiKey.UPDATE_FEATURES, features.UpdateFeaturesRequest, features.UpdateFeaturesResponse),
+    _api(
+        ApiKey.DESCRIBE_CLUSTER, metadata.DescribeClusterRequest, metadata.DescribeClusterResponse
+    ),
     _api(
         ApiKey.DESCRIBE_PRODUCERS,
         transaction_states.DescribeProducersRequest,

@@ -63,6 +63,19 @@ class MetadataView:
     brokers: dict[int, BrokerInfo] = field(default_factory=dict)
     topics: dict[str, dict[int, PartitionInfo]] = field(default_factory=dict)
 
+    @property
+    def live_controller_id(self) -> int:
+        """Return the broker id of the controller, -1 if it is unknown or no live broker."""
+        return self.controller_id if self.controller_id in self.brokers else -1
+
+    def on_listener(self, name: str) -> Iterator[tuple[BrokerInfo, str, int]]:
+        """Yield the live brokers that have a listener, with host and port there."""
+        for broker in self.brokers.values():
+            endpoint = broker.endpoints.get(name)
+            if endpoint is not None:
+                host, port = endpoint
+                yield broker, host, port
+
 
 @dataclass(slots=True)
 class _Encoding:

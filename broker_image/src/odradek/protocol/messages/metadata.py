@@ -79,3 +79,33 @@ class MetadataRequest(Request[MetadataResponse]):
     allow_auto_topic_creation: bool = boolean(since=4, default=True)
     include_cluster_authorized_operations: bool = boolean(since=8, until=10, default=False)
     include_topic_authorized_operations: bool = boolean(since=8, default=False)
+
+
+@struct
+class DescribeClusterBroker:
+    """Address of a broker."""
+
+    broker_id: int = int32()
+    host: str = string()
+    port: int = int32()
+    rack: str | None = string(nullable_since=0, default=None)
+
+
+@message(versions=(0, 0), flexible_from=0)
+class DescribeClusterResponse:
+    """The brokers and the controller, as the answering broker sees them."""
+
+    throttle_time_ms: int = int32(default=0)
+    error_code: int = int16(default=0)
+    error_message: str | None = string(nullable_since=0, default=None)
+    cluster_id: str = string()
+    controller_id: int = int32(default=-1)
+    brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker)
+    cluster_authorized_operations: int = int32(default=-0x80000000)
+
+
+@message(versions=(0, 0), flexible_from=0)
+class DescribeClusterRequest(Request[DescribeClusterResponse]):
+    """Ask for the brokers and the controller, without topics (KIP-700)."""
+
+    include_cluster_authorized_operations: bool = boolean()
