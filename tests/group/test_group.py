@@ -116,6 +116,10 @@ class World:
         answer = self.joined[name]
         return self.group.heartbeat(answer.member_id, None, answer.generation, self.now)
 
+    def commit(self, name: str) -> ErrorCode:
+        answer = self.joined[name]
+        return self.group.commit(answer.member_id, None, answer.generation, self.now)
+
 
 def test_lone_member_leads_and_gets_its_own_assignment() -> None:
     world = World()
@@ -200,6 +204,38 @@ def test_session_does_not_expire_while_waiting_for_the_assignment() -> None:
     assert len(world.group.members) == 2
     world.advance(1)
     assert len(world.group.members) == 1
+
+
+def test_commit_of_a_member_that_has_no_assignment_yet_does_not_extend_its_session() -> None:
+    world = World()
+    world.join("a", session_timeout_ms=6000)
+    assert world.group.state is GroupState.COMPLETING_REBALANCE
+    world.advance(5999)
+    assert world.commit("a") is ErrorCode.REBALANCE_IN_PROGRESS
+    world.advance(1)
+    assert world.commit("a") is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_commit_of_a_member_extends_its_session() -> None:
+    world = World()
+    world.join("a", session_timeout_ms=6000)
+    world.sync("a", {})
+    world.advance(5999)
+    assert world.commit("a") is ErrorCode.NONE
+    world.advance(5999)
+    assert world.commit("a") is ErrorCode.NONE
+    world.advance(6000)
+    assert world.commit("a") is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_member_that_must_join_again_may_still_commit_in_its_generation() -> None:
+    world = World()
+    world.stable("a")
+    world.join("b")
+    assert world.beat("a") is ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.commit("a") is ErrorCode.NONE
+    member_id = world.id_of("a")
+    assert world.group.commit(member_id, None, 7, world.now) is ErrorCode.ILLEGAL_GENERATION
 
 
 def test_sync_of_an_interrupted_rebalance_must_rejoin() -> None:

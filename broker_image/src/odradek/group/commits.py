@@ -287,12 +287,7 @@ class Commits:
         group = self._group_of(shard, group_id)
         if generation < 0 and group.state is GroupState.EMPTY:
             return
-        error = group.heartbeat(member_id, instance_id, generation, self._clock_ms())
-        if error is ErrorCode.REBALANCE_IN_PROGRESS:
-            # Members that must join again may still commit their progress.
-            return
-        if error is ErrorCode.NONE and group.state is GroupState.COMPLETING_REBALANCE:
-            error = ErrorCode.REBALANCE_IN_PROGRESS
+        error = group.commit(member_id, instance_id, generation, self._clock_ms())
         if error is not ErrorCode.NONE:
             raise KafkaError(error)
 

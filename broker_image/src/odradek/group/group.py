@@ -369,13 +369,9 @@ class Group:
         generation: int,
         protocol: tuple[str | None, str | None],
     ) -> ErrorCode:
-        if self.state is GroupState.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = self.member_error(member_id, instance_id)
+        error = self._generation_error(member_id, instance_id, generation)
         if error is not ErrorCode.NONE:
             return error
-        if generation != self.generation:
-            return ErrorCode.ILLEGAL_GENERATION
         agreed = self.protocol_type, self.protocol_name
         if any(
             said is not None and said != known for said, known in zip(protocol, agreed, strict=True)
@@ -415,6 +411,34 @@ class Group:
         self, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> ErrorCode:
         """Extend a member's session; REBALANCE_IN_PROGRESS makes it join again."""
+        error = self._generation_error(member_id, instance_id, generation)
+        if error is not ErrorCode.NONE:
+            return error
+        self._extend_session(self.members[member_id], now_ms)
+        if self.state is GroupState.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def commit(
+        self, member_id: str, instance_id: str | None, generation: int, now_ms: int
+    ) -> ErrorCode:
+        """Return why a member may not commit offsets now. If it may, extend its session.
+
+        One that must join again may still commit its progress. One that has joined and waits for
+        its assignment may not: REBALANCE_IN_PROGRESS, and its session goes on as it is.
+        """
+        error = self._generation_error(member_id, instance_id, generation)
+        if error is not ErrorCode.NONE:
+            return error
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        self._extend_session(self.members[member_id], now_ms)
+        return ErrorCode.NONE
+
+    def _generation_error(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Return why this is no member of the present generation."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = self.member_error(member_id, instance_id)
@@ -422,9 +446,6 @@ class Group:
             return error
         if generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
-        self._extend_session(self.members[member_id], now_ms)
-        if self.state is GroupState.PREPARING_REBALANCE:
-            return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
     def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> ErrorCode:
