@@ -14,6 +14,7 @@ from odradek import config_loading, slices
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinSpec
 from odradek.group.offsets import CommittedOffset
+from odradek.group.states import GroupState
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.replica.appends import AppendOutcome
@@ -278,14 +279,22 @@ def subscription(*topics: str) -> bytes:
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
-@pytest.mark.parametrize(("reads", "kept"), [("t", True), ("another", False)])
-async def test_offsets_of_an_active_group_stay_while_it_reads_the_topic(
-    reads: str, kept: bool
+@pytest.mark.parametrize(
+    ("protocol", "reads", "kept"),
+    [
+        ("consumer", ["t"], True),
+        ("consumer", ["another"], False),
+        ("consumer", [], False),
+        ("connect", ["another"], True),
+    ],
+)
+async def test_offsets_of_an_active_group_stay_while_it_may_read_the_topic(
+    protocol: str, reads: list[str], kept: bool
 ) -> None:
     replicas, clock = SlowReplicas(), Clock()
     coordinator = await loaded(replicas, clock)
-    protocols = (("range", subscription(reads)),)
-    spec = JoinSpec("", None, "c", "/h", 10_000, 10_000, "consumer", protocols, False)
+    protocols = (("range", subscription(*reads)),)
+    spec = JoinSpec("", None, "c", "/h", 10_000, 10_000, protocol, protocols, False)
     joined = await coordinator.join("g", spec)
     syncing = asyncio.create_task(
         coordinator.sync("g", joined.member_id, None, joined.generation, (None, None), {})
@@ -328,6 +337,31 @@ async def test_offsets_are_not_deleted_while_nobody_can_tell_what_the_group_read
     code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if kept else ErrorCode.NONE
     assert await deleting == (ErrorCode.NONE, {PARTITION: code})
     assert await offset_of_g(coordinator) == (7 if kept else None)
+    coordinator.close()
+    await joining
+
+
+async def test_offsets_of_a_group_that_was_empty_are_deleted_while_it_is_joined_again() -> None:
+    """Nobody of its last generation reads the topic, which is what Kafka asks."""
+    replicas = SlowReplicas()
+    settings = {"group.initial.rebalance.delay.ms": "600000"}
+    coordinator = await loaded(replicas, settings=settings)
+    _, group = coordinator.find("g")
+    assert group is not None
+    group.protocol_type = "consumer"
+    group.restore([], 3, None)
+    protocols = (("range", subscription("t")),)
+    spec = JoinSpec("", None, "c", "/h", 10_000, 10_000, "consumer", protocols, False)
+    joining = asyncio.create_task(coordinator.join("g", spec))
+    await run_ready_callbacks()
+    assert group.state is GroupState.PREPARING_REBALANCE
+    before = len(replicas.appends)
+    deleting = asyncio.create_task(coordinator.deletion.delete_offsets("g", [PARTITION]))
+    await run_ready_callbacks()
+    for tombstones in replicas.appends[before:]:
+        tombstones.set_result(ErrorCode.NONE)
+    assert await deleting == (ErrorCode.NONE, {PARTITION: ErrorCode.NONE})
+    assert await offset_of_g(coordinator) is None
     coordinator.close()
     await joining
 

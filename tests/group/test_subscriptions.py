@@ -7,6 +7,10 @@ import struct
 import pytest
 
 from odradek.group.group import _topics
+from odradek.group.states import GroupState
+from odradek.protocol.errors import ErrorCode
+from tests.group.test_commit_order import subscription
+from tests.group.test_group import World
 
 
 def test_topics_of_a_subscription() -> None:
@@ -31,3 +35,38 @@ def test_of_another_layout_nothing_is_known(metadata: bytes) -> None:
 def test_a_negative_length_ends_the_walk() -> None:
     """Of length -2 it would stand still, as often as the count says."""
     assert _topics(struct.pack(">hih", 0, 3, -2)) is None
+
+
+def test_a_group_reads_what_the_members_of_its_last_generation_read() -> None:
+    world = World(delay_ms=10)
+    assert world.group.subscribed_topics() == frozenset()
+    world.join("a", protocols=(("range", subscription("t")),))
+    assert world.group.subscribed_topics() is None, "before the first generation"
+    world.advance(10)
+    assert world.group.subscribed_topics() == frozenset({"t"})
+    world.sync("a", {})
+    world.join("b", protocols=(("range", subscription("u")),))
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+    assert world.group.subscribed_topics() == frozenset({"t"})
+    world.join("a", world.id_of("a"), protocols=(("range", subscription("t", "v")),))
+    assert world.group.subscribed_topics() == frozenset({"t", "u", "v"})
+
+
+def test_a_group_that_was_empty_reads_nothing_until_its_next_generation() -> None:
+    world = World(delay_ms=10)
+    world.join("a", protocols=(("range", subscription("t")),))
+    world.advance(10)
+    assert world.group.leave(world.id_of("a"), None, world.now) is ErrorCode.NONE
+    assert world.group.subscribed_topics() == frozenset()
+    world.join("b", protocols=(("range", subscription("u")),))
+    assert world.group.state is GroupState.PREPARING_REBALANCE
+    assert world.group.subscribed_topics() == frozenset()
+    world.advance(10)
+    assert world.group.subscribed_topics() == frozenset({"u"})
+
+
+def test_of_groups_of_another_protocol_nobody_can_tell_what_they_read() -> None:
+    world = World()
+    world.join("a", protocol_type="connect", protocols=(("range", subscription("t")),))
+    assert world.group.state is GroupState.COMPLETING_REBALANCE
+    assert world.group.subscribed_topics() is None

@@ -21,6 +21,9 @@ from odradek.protocol.errors import ErrorCode
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """The session timeout of a new member while it waits for its first rebalance."""
 
+CONSUMER_PROTOCOL = "consumer"
+"""The protocol type of groups whose members read topics: of their metadata the topics are known."""
+
 # A member id has to fit into a string of the protocol (int16), with what is made unique behind it.
 LONGEST_NAME_BYTES = 32_000
 # Clients offer a few. Each is kept, and counted in every rebalance.
@@ -57,6 +60,8 @@ class Group:
         self._max_size = max_size
         self._new_id = new_id
         self._rebalance_deadline_ms = 0
+        # Of the members of the last generation, which may be nobody; None before the first one.
+        self._subscriptions: tuple[bytes, ...] | None = None
         self._sync_deadline_ms: int | None = None
         self._initial_until_ms: int | None = None
         self._initial_grew = False
@@ -302,10 +307,12 @@ class Group:
         self.generation += 1
         if not joined:
             self.protocol_name = None
+            self._note_subscriptions()
             self._enter(GroupState.EMPTY)
             self._store(self, {}, lambda *_: None)
             return
         self.protocol_name = self.members.select_protocol()
+        self._note_subscriptions()
         self._enter(GroupState.COMPLETING_REBALANCE)
         self._sync_deadline_ms = now_ms + self._rebalance_timeout_ms()
         self._note_deadline(self._sync_deadline_ms)
@@ -522,26 +529,43 @@ class Group:
         return min(deadlines, default=None)
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics that members of the consumer protocol read, from their metadata.
+        """Return the topics that the members of the last generation read, by their metadata; none
+        for an empty group. Members that join meanwhile, and what they read, come with the next one.
 
-        None if nobody can tell: before the first generation, and where the metadata of a member is
-        not of the consumer protocol.
+        None if nobody can tell: before the first generation, and where the group, or the metadata
+        of a member, is not of the consumer protocol.
         """
+        if self.state is GroupState.EMPTY:
+            return frozenset()
+        if self._subscriptions is None:
+            return None
         topics: set[str] = set()
-        for member in self.members.values():
-            told = _topics(member.metadata(self.protocol_name or ""))
+        for metadata in self._subscriptions:
+            told = _topics(metadata)
             if told is None:
                 return None
             topics.update(told)
         return frozenset(topics)
 
+    def _note_subscriptions(self) -> None:
+        """Keep what the members of a new generation read, as Kafka's `computeSubscribedTopics`."""
+        protocol = self.protocol_name or ""
+        self._subscriptions = (
+            tuple(member.metadata(protocol) for member in self.members.values())
+            if self.protocol_type == CONSUMER_PROTOCOL
+            else None
+        )
+
     def restore(self, members: list[GroupMember], generation: int, leader: str | None) -> None:
-        """Set the members of a group that was read from the log; once, before any request."""
+        """Set the members of a group that was read from the log; once, before any request, and
+        after its protocol.
+        """
         self.generation = generation
         self.leader = leader
         for member in members:
             self.members.add(member)
             self._note_deadline(member.deadline_ms)
+        self._note_subscriptions()
         if members:
             self.state = GroupState.STABLE
 

@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from odradek import slices
 from odradek.group import offsets as schemas
 from odradek.group.appends import GroupAppends
-from odradek.group.group import Group
+from odradek.group.group import CONSUMER_PROTOCOL, Group
 from odradek.group.shard import Shard
 from odradek.group.shards import Shards
 from odradek.group.states import GroupState
@@ -73,8 +73,9 @@ class OffsetDeletion:
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
         """Handle OffsetDelete: return its error, and errors by partition.
 
-        A topic that a member reads, or may read for all that is known, is refused with
-        GROUP_SUBSCRIBED_TO_TOPIC. A group without members goes with its last offset, as in Kafka.
+        A topic that the last generation reads, or may read for all that is known, is refused with
+        GROUP_SUBSCRIBED_TO_TOPIC. One that was empty and is joined again reads nothing yet. A
+        group without members goes with its last offset, as in Kafka.
         """
         return await self._shards.carry_out(
             self._delete_offsets(group_id, partitions), (ErrorCode.NOT_COORDINATOR, {})
@@ -94,7 +95,7 @@ class OffsetDeletion:
         group = shard.groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND, {}
-        if group.state is not GroupState.EMPTY and group.protocol_type != "consumer":
+        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
             return ErrorCode.NON_EMPTY_GROUP, {}
         subscribed = group.subscribed_topics()
         if wanted is partitions:

@@ -84,19 +84,17 @@ class OffsetExpiry:
         """Return the expired offsets, in slices.
 
         In an empty group, the retention starts when it became empty, or at a later commit. In a
-        group with members, only offsets of topics that it does not read expire, from the commit on.
-        None expires where another commit is in flight or pending in a transaction.
+        stable group of the consumer protocol, offsets of topics that it does not read expire, from
+        the commit on: all of them if it reads nothing. In other groups with members none do, nor
+        where another commit is in flight or pending in a transaction.
         """
         offsets = shard.offsets.get(group.group_id, {})
         reads = group.subscribed_topics()
-        if group.protocol_type is None:
-            # Nobody ever joined: a consumer with manual assignment is alive while it commits.
-            empty_since_ms = 0
-        if group.state is GroupState.EMPTY:
-            reads = frozenset()
-        elif group.state is not GroupState.STABLE or not reads:
+        if reads is None or group.state not in (GroupState.EMPTY, GroupState.STABLE):
             return {}
-        else:
+        if group.state is GroupState.STABLE or group.protocol_type is None:
+            # Of members, or of nobody who ever joined: a consumer with manual assignment is alive
+            # while it commits.
             empty_since_ms = 0
         retention_ms = self._config.offsets_retention_minutes * 60_000
         old: dict[TopicPartition, CommittedOffset] = {}
