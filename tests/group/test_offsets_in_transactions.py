@@ -12,6 +12,7 @@ import pytest
 from odradek import slices
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinSpec
+from odradek.group.offsets import CommittedOffset
 from odradek.group.shard import Shard
 from odradek.log.partition.verification import Verification
 from odradek.log.records import batch
@@ -564,10 +565,25 @@ async def test_errors_of_the_append_are_told_as_kafka_tells_them(
     assert await coordinating.commit_in_transaction(PRODUCER, {0: 2}) == codes(0, code=code)
 
 
-async def test_too_much_metadata_is_refused_by_partition(coordinating: Coordinating) -> None:
-    commits = coordinating.offsets({0: 2})
-    large = next(iter(coordinating.offsets({1: 2}).values()))
-    commits[TopicPartition("t", 1)] = type(large)(2, "x" * 11, 0)
+@pytest.mark.parametrize(
+    ("fits", "is_too_large"),
+    [
+        ("x" * 10, "x" * 11),
+        ("\u00e9" * 10, "\u00e9" * 11),
+        ("\u20ac" * 10, "\u20ac" * 11),
+        ("\U0001f600" * 5, "\U0001f600" * 5 + "x"),
+    ],
+    ids=["1 byte", "2 bytes", "3 bytes", "two units of UTF-16"],
+)
+async def test_too_much_metadata_is_refused_by_partition(
+    coordinating: Coordinating, fits: str, is_too_large: str
+) -> None:
+    """Kafka counts as Java does, not the bytes of UTF-8."""
+    metadata = (fits, is_too_large)
+    commits = {
+        TopicPartition("t", index): CommittedOffset(2, text, 0)
+        for index, text in enumerate(metadata)
+    }
     answer = await coordinating.coordinator.commits.commit_in_transaction(
         "g", NOBODY, (PRODUCER, 0), commits, coordinating.verify
     )

@@ -198,6 +198,15 @@ def asked_of(port: int) -> dict[str, object]:
         for stable in (True, False):
             asker.fetch(f"{name}, stable {stable}", *partitions, stable=stable)
     newest = range(3, 4)
+    # In Java a letter of four bytes of UTF-8 counts as two.
+    for count in (50, 51):
+        asker.commit(
+            f"metadata of {count} wide letters",
+            0,
+            versions=newest,
+            group_id="wide",
+            metadata="\U0001f600" * count,
+        )
     asker.end("after the commit", commit=True)
     asker.commit("another transaction", 1, versions=newest)
     asker.end("after the abort", commit=False)

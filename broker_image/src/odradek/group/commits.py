@@ -259,7 +259,7 @@ class Commits:
         good: dict[TopicPartition, CommittedOffset] = {}
         pairs: list[tuple[bytes, bytes | None]] = []
         for number, (partition, commit) in enumerate(commits.items(), 1):
-            if len(commit.metadata.encode()) <= limit:
+            if _java_length(commit.metadata) <= limit:
                 good[partition] = commit
                 pairs.append(schemas.encode_offset(group_id, *partition, commit))
             if number % slices.STEPS_PER_SLICE == 0:
@@ -315,3 +315,8 @@ class Commits:
             return self._shards.of(group_id).unstable_partitions(group_id)
         except KafkaError:
             return set()
+
+
+def _java_length(text: str) -> int:
+    """Return Java's String.length, which Kafka limits: in UTF-16 units, of two bytes each."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
