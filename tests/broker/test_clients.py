@@ -228,7 +228,7 @@ def test_deleted_topic_leaves_neither_znodes_nor_folders(cluster: Cluster) -> No
         (NewTopic("unknown-setting", 1, 1, config={"no.such": "1"}), "INVALID_CONFIG"),
         (NewTopic("bad-setting", 1, 1, config={"retention.ms": "x"}), "INVALID_CONFIG"),
         (
-            NewTopic("stranger", replica_assignment=[[9]], num_partitions=1),
+            NewTopic("twice", replica_assignment=[[1, 1]], num_partitions=1),
             "INVALID_REPLICA_ASSIGNMENT",
         ),
     ],

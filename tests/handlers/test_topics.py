@@ -11,11 +11,14 @@ import pytest
 from kazoo.exceptions import ConnectionLoss, KazooException, MarshallingError
 
 from odradek import assignment
+from odradek.controller.replica_assignment import MOST_REPLICAS
 from odradek.handlers import automatic_topics, replica_lists, topic_batches, topics
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.topics import (
+    CreatableReplicaAssignment,
     CreatableTopic,
+    CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     CreateTopicsRequest,
@@ -90,6 +93,20 @@ def controller(broker: Broker, zookeeper: Zookeeper) -> Broker:
 def new_topic(name: str, partitions: int = 1) -> CreatableTopic:
     return CreatableTopic(
         name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+    )
+
+
+def placed_topic(name: str, *places: list[int]) -> CreatableTopic:
+    """Return a topic whose partitions have these replicas."""
+    return CreatableTopic(
+        name=name,
+        num_partitions=replica_lists.USE_DEFAULT,
+        replication_factor=replica_lists.USE_DEFAULT,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=index, broker_ids=brokers)
+            for index, brokers in enumerate(places)
+        ],
+        configs=[],
     )
 
 
@@ -182,6 +199,38 @@ async def test_of_two_names_that_collide_in_one_request_the_second_is_refused(
         ErrorCode.INVALID_TOPIC_EXCEPTION,
     ]
     assert znodes.topic_path("a_b") not in zookeeper.znodes
+
+
+async def test_replicas_of_a_new_topic_may_be_on_brokers_that_are_down(
+    controller: Broker, zookeeper: Zookeeper
+) -> None:
+    """As in Kafka, which refuses them only where partitions are added to a topic."""
+    wanted = placed_topic("t", [1, 9], [9, 1])
+    assert await create(controller, [wanted]) == [ErrorCode.REQUEST_TIMED_OUT]
+    path = znodes.topic_path("t")
+    assert znodes.decode_topic(path, zookeeper.znodes[path][0]).partitions == {0: (1, 9), 1: (9, 1)}
+    on_9 = [CreatePartitionsAssignment(broker_ids=[9])]
+    more = CreatePartitionsTopic(name=THERE, count=2, assignments=on_9)
+    assert await grow(controller, more) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [[1], [1, 9]],
+        [[1, 1]],
+        [[]],
+        [[1, -1]],
+        [[*range(MOST_REPLICAS + 1)]],
+    ],
+    ids=["different lengths", "one broker twice", "no broker", "no id of a broker", "too many"],
+)
+async def test_replicas_of_a_new_topic_that_make_no_sense_are_refused(
+    controller: Broker, zookeeper: Zookeeper, places: list[list[int]]
+) -> None:
+    codes = await create(controller, [placed_topic("t", *places)])
+    assert codes == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    assert znodes.topic_path("t") not in zookeeper.znodes
 
 
 async def test_default_number_of_partitions_counts_for_the_limit(controller: Broker) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from odradek import assignment
+from odradek.controller.replica_assignment import MOST_REPLICAS
 from odradek.handlers.context import Broker
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.topics import (
@@ -47,7 +48,7 @@ def of_new_topic(broker: Broker, topic: CreatableTopic) -> Replicas:
                 "Both partitions or replication factor and replica assignments are given; "
                 "they cannot be used together.",
             )
-        return _listed(brokers, nodes(broker), topic.assignments)
+        return _listed(nodes(broker), topic.assignments)
     config = broker.config
     partitions, factor = topic.num_partitions, topic.replication_factor
     return assignment.assign_replicas(
@@ -74,10 +75,11 @@ def of_new_partitions(
                 f"{extra} partitions are added, {len(topic.assignments)} assignments given.",
             )
         added = {
-            first + index: _of_one(brokers, one.broker_ids)
+            first + index: _of_one(one.broker_ids, most=len(brokers))
             for index, one in enumerate(topic.assignments)
         }
-        _check(brokers, added, nodes(broker))
+        _check(added, nodes(broker))
+        _check_alive(added, brokers)
         if any(len(members) != len(zero) for members in added.values()):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -98,38 +100,35 @@ def of_new_partitions(
     )
 
 
-def _listed(
-    brokers: Mapping[BrokerId, str | None],
-    on_nodes: assignment.Nodes,
-    given: Sequence[CreatableReplicaAssignment],
-) -> Replicas:
-    replicas = {one.partition_index: _of_one(brokers, one.broker_ids) for one in given}
+def _listed(on_nodes: assignment.Nodes, given: Sequence[CreatableReplicaAssignment]) -> Replicas:
+    """Return the replicas of a new topic. Brokers that are down may be among them: as in Kafka,
+    which does not look, partitions wait for theirs.
+    """
+    replicas = {one.partition_index: _of_one(one.broker_ids, most=MOST_REPLICAS) for one in given}
     if len(replicas) != len(given) or sorted(replicas) != list(range(len(given))):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "partitions should be a consecutive 0-based integer sequence",
         )
-    _check(brokers, replicas, on_nodes)
+    _check(replicas, on_nodes)
     return replicas
 
 
-def _of_one(brokers: Collection[BrokerId], given: Sequence[int]) -> tuple[BrokerId, ...]:
-    """Return a replica list. Raise INVALID_REPLICA_ASSIGNMENT for one of more brokers than live."""
-    if len(given) > len(brokers):
+def _of_one(given: Sequence[int], most: int) -> tuple[BrokerId, ...]:
+    """Return a replica list. Raise INVALID_REPLICA_ASSIGNMENT for one of more than `most`."""
+    if len(given) > most:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"A replica list names {len(given)} brokers; {len(brokers)} are alive.",
+            f"A replica list names {len(given)} brokers; no more than {most} are possible.",
         )
     return tuple(map(BrokerId, given))
 
 
-def _check(
-    brokers: Mapping[BrokerId, str | None], replicas: Replicas, on_nodes: assignment.Nodes
-) -> None:
+def _check(replicas: Replicas, on_nodes: assignment.Nodes) -> None:
     """Raise INVALID_REPLICA_ASSIGNMENT for an invalid assignment.
 
-    All lists must have the same length and name different live brokers, which share none of the
-    nodes `on_nodes`.
+    All lists must have the same length and name different brokers, which share none of the nodes
+    `on_nodes`. Kafka lets empty lists and negative ids pass, of which no partition could be made.
     """
     sizes = {len(members) for members in replicas.values()}
     reason = ""
@@ -138,12 +137,22 @@ def _check(
     for partition, members in replicas.items():
         if not members:
             reason = f"Partition {partition} has an empty replica list."
+        elif min(members) < 0:
+            reason = f"Partition {partition} has a negative broker id: {list(members)}."
         elif len(set(members)) != len(members):
             reason = f"Partition {partition} names a broker twice: {list(members)}."
-        elif not brokers.keys() >= set(members):
-            unknown = sorted(set(members) - brokers.keys())
-            reason = f"Partition {partition} names unknown brokers {unknown}."
         else:
             reason = assignment.same_node(partition, members, on_nodes) or reason
     if reason:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+
+
+def _check_alive(replicas: Replicas, brokers: Collection[BrokerId]) -> None:
+    """Raise INVALID_REPLICA_ASSIGNMENT if brokers other than these are named."""
+    for partition, members in replicas.items():
+        unknown = sorted(set(members).difference(brokers))
+        if unknown:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Partition {partition} names unknown brokers {unknown}.",
+            )
