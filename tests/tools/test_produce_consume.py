@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ import pytest
 from confluent_kafka import Message, Producer
 
 from odradek.tools import key_partitions
+from odradek.tools.client import EARLIEST, ToolClient, parse_addresses
+from odradek.tools.consume import Found, OffsetGoneError, RecordReader
+from odradek.values import TopicPartition
 from tests.support import preloaded
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import QUIET, await_leaders, create_topic
@@ -32,6 +36,7 @@ SHAPES = {
     "typed": 1,
     "large": 1,
     "deleted": 1,
+    "anew": 1,
     "few": 1,
     "files": 1,
     "empty": 1,
@@ -190,6 +195,40 @@ def test_a_topic_that_is_deleted_ends_its_consumer(cluster: Cluster) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+async def test_a_topic_made_anew_that_reaches_beyond_its_reader_is_noticed(
+    cluster: Cluster,
+) -> None:
+    def make_anew() -> None:
+        words = ("topics", "delete", "anew", "--bootstrap-server", cluster.bootstrap)
+        assert preloaded.run("odradek", *words, timeout=300).returncode == 0
+        create_topic(cluster.bootstrap, "anew", 1)
+        produce(cluster, b"b\nc\nd\n", "anew")
+
+    await asyncio.to_thread(produce, cluster, b"a\n", "anew")
+    client = ToolClient(parse_addresses(cluster.bootstrap))
+    await client.connect()
+    try:
+        reader = RecordReader(client, [TopicPartition("anew", 0)])
+        await reader.seek(EARLIEST, None)
+        reading = reader.records()
+        values: list[bytes | None] = []
+        while not values:
+            values += [record.value for _, record in await anext(reading)]
+        assert values == [b"a"]
+        await asyncio.to_thread(make_anew)
+        with pytest.raises(OffsetGoneError, match=r"^anew-0 has no offset 1 any more: "):
+            await _next_records(reading)
+    finally:
+        await client.close()
+
+
+async def _next_records(reading: AsyncIterator[Found]) -> Found:
+    while True:
+        found = await anext(reading)
+        if found:
+            return found
 
 
 def test_mistakes_are_one_line(cluster: Cluster) -> None:

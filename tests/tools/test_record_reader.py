@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from odradek.log.records import batch
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import offsets as messages
 from odradek.protocol.messages.fetch import (
@@ -165,3 +166,73 @@ async def test_the_error_of_one_partition_loses_no_record_of_others(
     with pytest.raises(ToolError):
         await read_on()
     assert found == read
+
+
+def written(offset: int, epoch: int) -> bytes:
+    """Return a batch of one record as a leader writes it."""
+    data = logs.batch(b"value")
+    return b"".join(map(bytes, batch.stamp(data, batch.parse(data), offset, epoch)))
+
+
+class OfAnotherEpoch(Electing):
+    """Its partition ends at 7 in leader epoch 3; then it has a record of some epoch there, and says
+    that epoch 3 ends at `end`.
+    """
+
+    def __init__(self, epoch: int, end: int) -> None:
+        super().__init__()
+        self._epoch, self._end = epoch, end
+        self.asked: list[int] = []
+
+    def listed(self, request: messages.ListOffsetsRequest) -> messages.ListOffsetsResponse:
+        answer = super().listed(request)
+        answer.topics[0].partitions[0].leader_epoch = 3
+        return answer
+
+    async def call(self, node: int, request: Request[ResponseT], version: int) -> ResponseT:
+        if isinstance(request, messages.OffsetForLeaderEpochRequest):
+            self.asked += [one.leader_epoch for one in request.topics[0].partitions]
+            told = messages.OffsetForLeaderEpochEndOffset(partition=0, end_offset=self._end)
+            result = messages.OffsetForLeaderTopicResult(topic="t", partitions=[told])
+            return cast("ResponseT", messages.OffsetForLeaderEpochResponse(topics=[result]))
+        if not isinstance(request, FetchRequest) or self.fetched:
+            return await super().call(node, request, version)
+        self.fetched.append(7)
+        part = FetchablePartitionResponse(
+            partition=0,
+            error_code=ErrorCode.NONE,
+            high_watermark=9,
+            record_set=written(7, self._epoch),
+        )
+        topic = FetchableTopicResponse(topic="t", partition_responses=[part])
+        return cast("ResponseT", FetchResponse(responses=[topic]))
+
+
+@pytest.mark.parametrize(
+    ("epoch", "end", "asked", "is_read"),
+    [
+        (3, 0, [], True),
+        (5, 7, [3], True),
+        (5, -1, [3], True),
+        (5, 0, [3], False),
+        (2, 0, [], False),
+    ],
+    ids=["same leader", "elected", "nobody knows", "made anew", "made anew, of a lower epoch"],
+)
+async def test_a_log_that_is_not_the_one_that_was_read_is_noticed_though_it_has_the_offset(
+    epoch: int, end: int, asked: list[int], is_read: bool
+) -> None:
+    brokers = OfAnotherEpoch(epoch, end)
+    reader = RecordReader(brokers, [LED])
+    await reader.seek(LATEST, None)
+    found: list[int] = []
+
+    async def read_on() -> None:
+        async for some in reader.records():
+            found.extend(record.offset for _, record in some)
+
+    gone = r"^t-0 has no offset 7 any more: .* the topic was made anew$"
+    with pytest.raises(ToolError, match="^enough$" if is_read else gone):
+        await read_on()
+    assert found == ([7] if is_read else [])
+    assert brokers.asked == asked

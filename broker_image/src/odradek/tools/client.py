@@ -12,12 +12,12 @@ from typing import Final, TypeVar
 
 from odradek.net.client import NoCredentialsError, PeerClient, PeerSecurity
 from odradek.net.handshakes import HandshakeError
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import groups, metadata
 from odradek.protocol.messages import offsets as offset_messages
 from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from odradek.protocol.schema import Request
-from odradek.tools.errors import NothingDoneError, ToolError, is_number, refused, shown
+from odradek.tools.errors import FAILURES, NothingDoneError, ToolError, is_number, refused, shown
 from odradek.values import TopicPartition
 
 ResponseT = TypeVar("ResponseT")
@@ -28,6 +28,10 @@ FETCH_VERSION: Final = 4
 TRANSACTION: Final = 1
 """The kind of key in FindCoordinator that is a transactional id."""
 _METADATA_VERSION: Final = 5
+# The first with leader epochs.
+_LIST_OFFSETS_VERSION: Final = 4
+_EPOCH_ENDS_VERSION: Final = 2
+_NO_LEADER: Final = FAILURES | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 _DROPPED: Final = (ssl.SSLError, BrokenPipeError, ConnectionResetError)
 # There is no connection: nothing was sent.
 _NOT_REACHED: Final = (ConnectionRefusedError, socket.gaierror)
@@ -95,6 +99,8 @@ class ToolClient:
         self.nodes: dict[int, tuple[str, int]] = {}
         self.racks: dict[int, str | None] = {}
         self.leaders: dict[TopicPartition, int] = {}
+        self.offset_epochs: dict[TopicPartition, int] = {}
+        """The leader epoch of each offset that `offsets` returned last, -1 where it is unknown."""
         self.controller: int | None = None
         self.cluster_id: str | None = None
         self._topics: list[metadata.MetadataResponseTopic] = []
@@ -236,7 +242,7 @@ class ToolClient:
                 topics.setdefault(partition.topic, []).append(partition.partition)
         answers = await asyncio.gather(
             *(
-                self.call(leader, _list_offsets(topics, timestamp), 1)
+                self.call(leader, _list_offsets(topics, timestamp), _LIST_OFFSETS_VERSION)
                 for leader, topics in by_leader.items()
             )
         )
@@ -246,8 +252,10 @@ class ToolClient:
             for topic in answer.topics
             for one in topic.partitions
         ]
+        right = [(key, one) for key, one in told if one.error_code == ErrorCode.NONE]
+        self.offset_epochs.update((key, one.leader_epoch) for key, one in right)
         return (
-            {key: one.offset for key, one in told if one.error_code == ErrorCode.NONE},
+            {key: one.offset for key, one in right},
             {key: one.error_code for key, one in told if one.error_code != ErrorCode.NONE},
         )
 
@@ -261,6 +269,33 @@ class ToolClient:
             names = ", ".join(map(str, missing))
             raise ToolError(f"failed to read the offsets of {names}: no leader answered", 1)
         return found
+
+    async def ends_of_epochs(
+        self, leader: int, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Return where leader epochs end in the logs of partitions of one topic, as their leader
+        has them; -1 for an epoch of which it knows nothing.
+
+        Partitions of which it may not tell are left out. Raises NothingDoneError if it leads one no
+        more, and ToolError.
+        """
+        topic = next(iter(epochs)).topic
+        asked = [
+            offset_messages.OffsetForLeaderPartition(partition=one.partition, leader_epoch=epoch)
+            for one, epoch in epochs.items()
+        ]
+        request = offset_messages.OffsetForLeaderEpochRequest(
+            topics=[offset_messages.OffsetForLeaderTopic(topic=topic, partitions=asked)]
+        )
+        answer = await self.call(leader, request, _EPOCH_ENDS_VERSION)
+        ends: dict[TopicPartition, int] = {}
+        for part in (part for one in answer.topics for part in one.partitions):
+            partition = TopicPartition(topic, part.partition)
+            if part.error_code in _NO_LEADER:
+                raise NothingDoneError(f"{partition}: {name_of(part.error_code)}")
+            if part.error_code == ErrorCode.NONE:
+                ends[partition] = part.end_offset
+        return ends
 
     async def close(self) -> None:
         """Close every connection."""

@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 from odradek.log.records import batch, contents
-from odradek.log.records.batch import CorruptBatchError
+from odradek.log.records.batch import NO_EPOCH, CorruptBatchError
 from odradek.log.records.records import Record
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import FetchablePartitionResponse
@@ -29,6 +29,7 @@ from odradek.tools.command_line import (
 )
 from odradek.tools.errors import ToolError, is_number, refused, shown
 from odradek.tools.group_stores import Coordinators
+from odradek.tools.reader_epochs import ReaderEpochs
 from odradek.tools.retries import Retries, by_leader, no_leader
 from odradek.values import TopicPartition
 
@@ -187,7 +188,7 @@ Found = list[tuple[TopicPartition, Record]]
 
 
 class OffsetGoneError(ToolError):
-    """The log has no such offset any more; another try would not find it either."""
+    """The log that was read has no such offset any more, or is gone; another try finds no other."""
 
 
 class RecordReader:
@@ -199,6 +200,7 @@ class RecordReader:
         self._positions: dict[TopicPartition, int] = {}
         # The partitions that had their position once: nobody made it up.
         self._was_there: set[TopicPartition] = set()
+        self._epochs = ReaderEpochs()
         self._retries = Retries(brokers)
         self.printed: dict[TopicPartition, int] = {}
 
@@ -216,6 +218,7 @@ class RecordReader:
                 self._positions[partition] = committed[partition]
             else:
                 self._was_there.add(partition)
+                self._epochs.note(partition, self._brokers.offset_epochs.get(partition, NO_EPOCH))
 
     async def records(self) -> AsyncIterator[Found]:
         """Yield records in their order per partition, or none after a while. Raises ToolError."""
@@ -258,20 +261,29 @@ class RecordReader:
             _PARTITION_BYTES,
         )
         answer = await self._brokers.call(leader, request, FETCH_VERSION)
+        fetched = [
+            (TopicPartition(topic.topic, part.partition), part, _data(part))
+            for topic in answer.responses
+            for part in topic.partition_responses
+        ]
+        others = await self._epochs.other_logs(
+            self._brokers, leader, [(one, data) for one, _, data in fetched], self._positions
+        )
         found: Found = []
         failures: list[ToolError] = []
-        for topic in answer.responses:
-            for part in topic.partition_responses:
-                partition = TopicPartition(topic.topic, part.partition)
-                try:
-                    for record in self._taken(partition, part):
-                        found.append((partition, record))
-                except ToolError as failure:
-                    failures.append(failure)
+        for partition, part, data in fetched:
+            if partition in others:
+                failures.append(self._gone(partition))
+                continue
+            try:
+                for record in self._taken(partition, part, data):
+                    found.append((partition, record))
+            except ToolError as failure:
+                failures.append(failure)
         return found, failures
 
     def _taken(
-        self, partition: TopicPartition, part: FetchablePartitionResponse
+        self, partition: TopicPartition, part: FetchablePartitionResponse, data: bytes
     ) -> Iterator[Record]:
         if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise self._out_of_range(partition)
@@ -279,7 +291,6 @@ class RecordReader:
             raise no_leader([partition])
         if part.error_code != ErrorCode.NONE:
             raise refused(str(partition), part.error_code, None)
-        data = b"" if part.record_set is None else bytes(part.record_set)  # type: ignore[arg-type]
         try:
             for position, header in batch.scan(data):
                 wanted: list[Record] = []
@@ -290,14 +301,23 @@ class RecordReader:
                 # All or nothing of a batch: what is yielded is not fetched again.
                 self._positions[partition] = max(self._positions[partition], header.last_offset + 1)
                 self._was_there.add(partition)
+                self._epochs.note(partition, header.leader_epoch)
                 yield from wanted
         except CorruptBatchError as error:
             raise ToolError(f"{partition}: {error}", 1) from error
 
     def _out_of_range(self, partition: TopicPartition) -> ToolError:
-        said = f"{partition} has no offset {self._positions[partition]}"
         if partition not in self._was_there:
-            return ToolError(said)
+            return ToolError(f"{partition} has no offset {self._positions[partition]}")
+        return self._gone(partition)
+
+    def _gone(self, partition: TopicPartition) -> OffsetGoneError:
         return OffsetGoneError(
-            f"{said} any more: its records were deleted, or the topic was made anew", 1
+            f"{partition} has no offset {self._positions[partition]} any more: its records were "
+            "deleted, or the topic was made anew",
+            1,
         )
+
+
+def _data(part: FetchablePartitionResponse) -> bytes:
+    return b"" if part.record_set is None else bytes(part.record_set)  # type: ignore[arg-type]
