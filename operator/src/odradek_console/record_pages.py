@@ -12,13 +12,14 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, ParamSpec, TypeVar
 
 from aiohttp import web
 
+from odradek.log.records.batch import NO_EPOCH
 from odradek.log.records.records import Record
 from odradek.protocol.messages.metadata import MetadataResponseTopic
 from odradek.tools.client import LATEST, ToolClient
@@ -46,6 +47,7 @@ _TAIL_WAIT_MS: Final = 500
 _TAIL_PAUSE_S: Final = 0.5
 _BEAT_S: Final = 5.0
 _MISSED: Final = 5
+_MOST_TEXTS: Final = 5
 # A browser that takes nothing for so long has gone, or sleeps.
 _SLOWEST_S: Final = 60.0
 # What is decoded may be large.
@@ -334,7 +336,9 @@ async def _send_tail(
         unknown = [one for one in chosen if one not in positions.next]
         if unknown:
             with contextlib.suppress(ToolError):
-                positions.next |= await client.offsets(unknown, LATEST)
+                await _begin_at_end(client, positions, unknown)
+        # A leader is asked for so many at a time: in the next round for others.
+        chosen = [*chosen[records.PARTITIONS_AT_ONCE :], *chosen[: records.PARTITIONS_AT_ONCE]]
         known = [one for one in chosen if one in positions.next]
         got = await records.fetch_round(
             client, positions, known, wanted, records.MOST_RECORDS, _TAIL_WAIT_MS
@@ -347,20 +351,22 @@ async def _send_tail(
             )
             await _event(response, "records", html, skipped=len(got.found) - len(shown))
         missing = [f"{one}: no leader tells its end" for one in chosen if one not in positions.next]
-        problem = "; ".join(sorted({*positions.failures.values(), *missing})[:5])
+        gone = _forget_gone(positions)
+        if gone:
+            await _event(response, "notice", f"{_some(gone)}; going on at the end")
+        problem = _some({*positions.failures.values(), *missing})
         if problem != told:
             await _event(response, "state", problem or "reading")
             told = problem
-        if problem:
+        if problem or gone:
             missed = await _look_again(client, topic.name, missed)
             if missed >= _MISSED:
                 await _event(response, "end", f"topic {topic.name} does not exist any more")
                 return
-            _forget_overtaken(positions)
         if time.monotonic() - beat > _BEAT_S:
             beat = time.monotonic()
             await _write(response, b": still here\n\n")
-        if shown or problem:
+        if shown or problem or gone:
             await asyncio.sleep(max(0.0, _TAIL_PAUSE_S - (time.monotonic() - began)))
 
 
@@ -373,12 +379,30 @@ async def _look_again(client: ToolClient, topic: str, missed: int) -> int:
     return 0 if any(one.topic == topic for one in client.leaders) else missed + 1
 
 
-def _forget_overtaken(positions: records.Positions) -> None:
-    """Begin at the end again where the log was cut behind our back."""
-    for partition, why in list(positions.failures.items()):
-        if "OFFSET_OUT_OF_RANGE" in why:
-            positions.next.pop(partition, None)
-            del positions.failures[partition]
+async def _begin_at_end(
+    client: ToolClient, positions: records.Positions, partitions: Collection[TopicPartition]
+) -> None:
+    found = await client.offsets(partitions, LATEST)
+    positions.next |= found
+    for partition in found:
+        positions.epochs.note(partition, client.offset_epochs.get(partition, NO_EPOCH))
+
+
+def _forget_gone(positions: records.Positions) -> list[str]:
+    """Let partitions that were cut or made anew begin at their ends again; return what they say."""
+    said = [positions.failures.pop(one) for one in positions.gone]
+    for partition in positions.gone:
+        del positions.next[partition]
+    positions.gone.clear()
+    return said
+
+
+def _some(texts: Iterable[str]) -> str:
+    """Return the first few texts, and how many others there are; "" for none."""
+    all_of_them = sorted(texts)
+    more = len(all_of_them) - _MOST_TEXTS
+    text = "; ".join(all_of_them[:_MOST_TEXTS])
+    return f"{text}; and {more} more" if more > 0 else text
 
 
 async def _event(response: web.StreamResponse, name: str, text: str, skipped: int = 0) -> None:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from odradek.log.records import batch, contents
-from odradek.log.records.batch import CorruptBatchError
+from odradek.log.records.batch import NO_EPOCH, CorruptBatchError
 from odradek.log.records.records import Record
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages.fetch import FetchablePartitionResponse
 from odradek.tools.client import FETCH_VERSION, ToolClient, fetch_request
 from odradek.tools.errors import ToolError
+from odradek.tools.reader_epochs import ReaderEpochs
 from odradek.values import TopicPartition
 
 MOST_RECORDS: Final = 100_000
@@ -27,11 +28,13 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 MOST_SECONDS: Final = 10.0
 _PARTITION_BYTES: Final = 256 * 1024
 _ROUND_BYTES: Final = 4 * 1024 * 1024
-_MOST_PARTITIONS: Final = 256
+PARTITIONS_AT_ONCE: Final = 256
+"""How many partitions a leader is asked for in one round."""
 # Several readers must not unpack at the same time: what is unpacked may be large.
 _unpacking = asyncio.Semaphore(2)
 
 Found = tuple[TopicPartition, Record]
+Fetched = tuple[TopicPartition, FetchablePartitionResponse, bytes]
 Wanted = Callable[[Record], bool]
 
 
@@ -41,6 +44,17 @@ class Positions:
 
     next: dict[TopicPartition, int]
     failures: dict[TopicPartition, str] = field(default_factory=dict)
+    gone: set[TopicPartition] = field(default_factory=set)
+    """Those of the failures whose log does not have the next offset any more."""
+    epochs: ReaderEpochs = field(default_factory=ReaderEpochs)
+
+    def lose(self, partition: TopicPartition) -> None:
+        """Note that the log that was read does not have the next offset any more, or is gone."""
+        self.gone.add(partition)
+        self.failures[partition] = (
+            f"{partition} has no offset {self.next[partition]} any more: its records were deleted, "
+            "or the topic was made anew"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,8 @@ async def fetch_round(
 ) -> RoundResult:
     """Fetch once from every leader; keep at most `most` records of each partition.
 
-    Moves the positions on, and notes failures in them. `until` are offsets at which to stop.
+    Moves the positions on, and notes failures in them. `until` are offsets at which to stop. Of
+    one leader, those that come first are asked for, up to `PARTITIONS_AT_ONCE`.
     """
     by_leader: dict[int, list[TopicPartition]] = {}
     for partition in partitions:
@@ -73,37 +88,47 @@ async def fetch_round(
         else:
             positions.failures[partition] = f"{partition} has no leader"
 
-    async def ask(leader: int, parts: list[TopicPartition]) -> list[FetchablePartitionResponse]:
+    async def ask(leader: int, parts: list[TopicPartition]) -> list[Fetched]:
         # The first of them may fill the answer: next time others are first.
         request = fetch_request(
-            {one: positions.next[one] for one in parts[:_MOST_PARTITIONS]},
+            {one: positions.next[one] for one in parts[:PARTITIONS_AT_ONCE]},
             wait_ms,
             _ROUND_BYTES,
             _PARTITION_BYTES,
         )
         try:
             answer = await client.call(leader, request, FETCH_VERSION)
+            fetched = [
+                (TopicPartition(topic.topic, part.partition), part, _data(part))
+                for topic in answer.responses
+                for part in topic.partition_responses
+            ]
+            others = await positions.epochs.other_logs(
+                client, leader, [(one, data) for one, _, data in fetched], positions.next
+            )
         except ToolError as error:
             for partition in parts:
                 positions.failures[partition] = str(error)
             return []
-        return [part for topic in answer.responses for part in topic.partition_responses]
+        for partition in others:
+            positions.lose(partition)
+        return [one for one in fetched if one[0] not in others]
 
-    name = next((one.topic for parts in by_leader.values() for one in parts), "")
     found: list[Found] = []
     records = size = 0
     for answers in await asyncio.gather(*(ask(*each) for each in by_leader.items())):
-        for part in answers:
-            partition = TopicPartition(name, part.partition)
+        for partition, part, data in answers:
+            if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                positions.lose(partition)
+                continue
             if part.error_code != ErrorCode.NONE:
                 positions.failures[partition] = f"{partition}: {name_of(part.error_code)}"
                 continue
-            data = b"" if part.record_set is None else bytes(part.record_set)  # type: ignore[arg-type]
             size += len(data)
             last = None if until is None else until[partition]
             try:
                 async with _unpacking:
-                    kept, count, following = await asyncio.to_thread(
+                    kept, count, following, epoch = await asyncio.to_thread(
                         _unpacked, data, positions.next[partition], last, wanted, most
                     )
             except CorruptBatchError as error:
@@ -111,6 +136,8 @@ async def fetch_round(
                 continue
             positions.failures.pop(partition, None)
             positions.next[partition] = following
+            if epoch != NO_EPOCH:
+                positions.epochs.note(partition, epoch)
             found += [(partition, record) for record in kept]
             records += count
     return RoundResult(found, records, size)
@@ -118,24 +145,32 @@ async def fetch_round(
 
 def _unpacked(
     data: bytes, position: int, last: int | None, wanted: Wanted, most: int
-) -> tuple[list[Record], int, int]:
-    """Return wanted records from an offset on, how many were looked at, and the next offset."""
+) -> tuple[list[Record], int, int, int]:
+    """Return wanted records from an offset on, how many were looked at, the next offset, and the
+    leader epoch of the last batch that was looked at.
+    """
     kept: list[Record] = []
     count = 0
+    epoch = NO_EPOCH
     for place, header in batch.scan(data):
         if last is not None and position >= last:
             break
+        epoch = header.leader_epoch
         if not header.is_control:
             for record in contents.decode(data, place, with_headers=True):
                 if record.offset < position or (last is not None and record.offset >= last):
                     continue
                 if len(kept) == most:
-                    return kept, count, record.offset
+                    return kept, count, record.offset, epoch
                 count += 1
                 if wanted(record):
                     kept.append(record)
         position = max(position, header.last_offset + 1)
-    return kept, count, position
+    return kept, count, position, epoch
+
+
+def _data(part: FetchablePartitionResponse) -> bytes:
+    return b"" if part.record_set is None else bytes(part.record_set)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

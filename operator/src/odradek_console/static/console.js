@@ -54,19 +54,47 @@ function startRefresh() {
   setTimeout(turn, PERIOD_MS);
 }
 
+// Why the console refuses a live tail: a stream of events does not tell.
+async function refusal(address) {
+  const ending = new AbortController();
+  try {
+    const answer = await fetch(address, { signal: ending.signal });
+    if (answer.ok) return "";
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const said = page.querySelector("main p:not([hidden])");
+    return said ? said.textContent : "";
+  } catch {
+    return "";
+  } finally {
+    ending.abort();
+  }
+}
+
 function startTail(rows) {
   const state = document.getElementById("tail-state");
+  const notice = document.getElementById("tail-notice");
   const count = document.getElementById("tail-count");
   const hold = document.getElementById("tail-hold");
   let seen = 0;
   let held = false;
+  let lost = false;
   const events = new EventSource(rows.dataset.events);
   const say = (text) => { if (state.textContent !== text) state.textContent = text; };
+  // It stays: records are missing from the table from now on.
+  const note = (text) => {
+    notice.textContent = `${new Date().toISOString().slice(11, 19)} UTC: ${text}`;
+    notice.hidden = false;
+  };
   hold.addEventListener("click", () => {
     held = !held;
     hold.setAttribute("aria-pressed", String(held));
   });
   events.addEventListener("state", (event) => say(JSON.parse(event.data).text));
+  events.addEventListener("notice", (event) => note(JSON.parse(event.data).text));
+  events.addEventListener("open", () => {
+    if (lost) note("the console did not answer for a while; what came meanwhile is not shown");
+    lost = false;
+  });
   events.addEventListener("end", (event) => {
     say(`Ended: ${JSON.parse(event.data).text}`);
     events.close();
@@ -82,8 +110,16 @@ function startTail(rows) {
     rows.prepend(...fresh);
     while (rows.rows.length > TAIL_ROWS) rows.lastElementChild.remove();
   });
-  events.addEventListener("error", () => say(events.readyState === EventSource.CLOSED
-    ? "The console refused the live tail: load this page again." : "The console does not answer; trying again."));
+  events.addEventListener("error", async () => {
+    lost = true;
+    if (events.readyState !== EventSource.CLOSED) {
+      say("The console does not answer; trying again.");
+      return;
+    }
+    say("The console refused the live tail: load this page again.");
+    const why = await refusal(rows.dataset.events);
+    if (why) say(`The console refused the live tail: ${why} Then load this page again.`);
+  });
 }
 
 const rows = document.getElementById("tail");
