@@ -103,3 +103,16 @@ def test_what_is_no_statement_says_what_would_be(text: str, message: str) -> Non
     with pytest.raises(SqlError, match="^" + re.escape(message)) as caught:
         statements.parse(text)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("statement", ["PRINT 'a'", "SELECT 1", "SELECT 1 EMIT CHANGES"])
+@pytest.mark.parametrize(
+    "digits", ["2147483648", "9" * 5000], ids=["too large", "of too many digits"]
+)
+def test_a_limit_that_spark_does_not_take_is_refused(statement: str, digits: str) -> None:
+    with pytest.raises(SqlError, match=r"^LIMIT is at most 2147483647$"):
+        statements.parse(f"{statement} LIMIT {digits}")
+
+
+def test_the_largest_limit_is_that_of_spark() -> None:
+    assert statements.parse("PRINT 'a' LIMIT 2147483647") == Print("a", False, 2147483647)

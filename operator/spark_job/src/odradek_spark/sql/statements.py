@@ -88,6 +88,8 @@ class Leave:
 
 Statement = CreateRelation | Drop | Describe | Show | Print | Assign | RunQuery | Help | Leave
 
+# The largest LIMIT of Spark.
+_MOST_ROWS = 2**31 - 1
 _QUOTED = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.)*"|`(?:[^`]|``)*`"""
 # A hint of Spark (/*+ ... */) is part of its statement.
 _COMMENT = r"--[^\n]*|/\*(?!\+).*?\*/"
@@ -165,11 +167,19 @@ def _query(text: str) -> RunQuery:
     limit = None
     bare, emit_changes = _without(r"EMIT\s+CHANGES(?:\s+LIMIT\s+(\d+))?", text)
     if emit_changes is not None and emit_changes[1] is not None:
-        limit = int(emit_changes[1])
+        limit = _limit(emit_changes[1])
     bare, limited = _without(r"LIMIT\s+(\d+)", bare)
     if limited is not None:
-        limit = int(limited[1]) if limit is None else min(limit, int(limited[1]))
+        inner = _limit(limited[1])
+        limit = inner if limit is None else min(limit, inner)
     return RunQuery(bare, emit_changes is not None, limit)
+
+
+def _limit(digits: str) -> int:
+    # Of thousands of digits Python makes no number.
+    if len(digits) > len(str(_MOST_ROWS)) or int(digits) > _MOST_ROWS:
+        raise SqlError(f"LIMIT is at most {_MOST_ROWS}")
+    return int(digits)
 
 
 def _without(clause: str, text: str) -> tuple[str, re.Match[str] | None]:
@@ -305,7 +315,7 @@ def _print(rest: str) -> Print:
     )
     if found is None:
         raise SqlError("expected: PRINT 'topic' [FROM BEGINNING] [LIMIT n]")
-    limit = None if found["limit"] is None else int(found["limit"])
+    limit = None if found["limit"] is None else _limit(found["limit"])
     return Print(_unquoted(found["topic"]), bool(found["start"]), limit)
 
 
