@@ -206,6 +206,28 @@ def test_consumer_znodes() -> None:
     assert consumers.consumer_id_path("g", "x") == "/consumers/g/ids/x"
 
 
+@pytest.mark.parametrize(
+    ("name", "partition"),
+    [
+        *(("0", 0), ("12", 12), ("2147483647", 2**31 - 1)),
+        *(("2147483648", None), ("9" * 5000, None), ("007", None), ("-1", None), ("", None)),
+        *(("\u00b2", None), ("\u0663", None), ("incarnation", None)),
+    ],
+    ids=lambda value: ascii(value)[:20],
+)
+def test_only_plain_numbers_are_partitions_of_a_group(name: str, partition: int | None) -> None:
+    """Python takes other digits, too, some of which make no number."""
+    assert consumers.partition_of(name) == partition
+
+
+@pytest.mark.parametrize(
+    "thread", ["9" * 5000, "\u00b2", "-", ""], ids=lambda value: ascii(value)[:9]
+)
+def test_an_owner_ends_with_the_number_of_a_thread(thread: str) -> None:
+    with pytest.raises(ZnodeError, match="is not CONSUMER-THREAD"):
+        consumers.decode_owner("/o", f"g_host-{thread}".encode())
+
+
 DECODERS = [
     znodes.decode_broker,
     znodes.decode_topic,

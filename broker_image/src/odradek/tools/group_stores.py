@@ -267,10 +267,10 @@ class OldGroups:
         """Return partitions and their znodes FOLDER/T/P."""
         folder = folder.rstrip("/")
         return [
-            (TopicPartition(topic, int(number)), f"{folder}/{topic}/{number}")
+            (TopicPartition(topic, partition), f"{folder}/{topic}/{name}")
             for topic in self._children(folder)
-            for number in self._children(f"{folder}/{topic}")
-            if number.isdigit()
+            for name in self._children(f"{folder}/{topic}")
+            if (partition := consumers.partition_of(name)) is not None
         ]
 
     async def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:

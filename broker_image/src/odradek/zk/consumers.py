@@ -21,6 +21,7 @@ from odradek.zk.payload import Fields, ZnodeError, dump, parse_integer, parse_te
 
 CONSUMERS_PATH = "/consumers"
 PATTERNS = ("static", "white_list", "black_list")
+_LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +140,10 @@ def decode_owner(path: str, data: bytes | None) -> tuple[str, int]:
     """Read the owner of a partition as (consumer id, thread)."""
     text = parse_text(path, data)
     consumer_id, dash, thread = text.rpartition("-")
-    if not dash or not consumer_id or not (thread.isascii() and thread.isdigit()):
+    number = _natural(thread)
+    if not dash or not consumer_id or number is None:
         raise ZnodeError(path, f"{text[:80]!r} is not CONSUMER-THREAD")
-    return consumer_id, int(thread)
+    return consumer_id, number
 
 
 def offsets_path(group: str, topic: str) -> str:
@@ -152,6 +154,22 @@ def offsets_path(group: str, topic: str) -> str:
 def offset_path(group: str, topic: str, partition: int) -> str:
     """Return /consumers/G/offsets/T/P."""
     return f"{offsets_path(group, topic)}/{partition}"
+
+
+def partition_of(name: str) -> int | None:
+    """Return the partition P of a child of owners/T or offsets/T; None for other names, which any
+    client of ZooKeeper may have created there.
+    """
+    number = _natural(name)
+    return number if number is not None and str(number) == name else None
+
+
+def _natural(text: str) -> int | None:
+    """Return a number from 0 to the largest int32 of its digits; None for another text."""
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_LARGEST))):
+        return None
+    number = int(text)
+    return number if number <= _LARGEST else None
 
 
 def encode_offset(offset: int) -> bytes:

@@ -365,7 +365,11 @@ class GroupZnodes:
             names = self._client.get_children_async(path).get(timeout=_CALL_TIMEOUT_S)
         except NoNodeError:
             return set()
-        return {TopicPartition(topic, int(name)) for name in names if name.isdigit()}
+        return {
+            TopicPartition(topic, partition)
+            for name in names
+            if (partition := consumers.partition_of(name)) is not None
+        }
 
     def record(
         self, incarnations: Mapping[str, TopicIncarnation], orphans: Sequence[TopicPartition]

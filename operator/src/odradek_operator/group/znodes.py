@@ -75,21 +75,21 @@ def read_groups(zookeeper: ZnodeReader, names: Collection[str]) -> dict[str, Zno
     topics = [(name, topic) for name in names for topic in listed[_parents(name)[2]] or ()]
     numbers = zookeeper.children(consumers.offsets_path(*one) for one in topics)
     places = {
-        consumers.offset_path(name, topic, int(number)): (name, TopicPartition(topic, int(number)))
+        consumers.offset_path(name, topic, partition): (name, TopicPartition(topic, partition))
         for name, topic in topics
         for number in numbers[consumers.offsets_path(name, topic)] or ()
-        if number.isdigit()
+        if (partition := consumers.partition_of(number)) is not None
     }
     committed: dict[str, dict[TopicPartition, ZnodeOffset]] = {name: {} for name in names}
     for path, one in zookeeper.read(places).items():
         if one is None:
             continue
-        name, partition = places[path]
+        name, key = places[path]
         try:
             offset = consumers.decode_offset(path, one.data)
         except ZnodeError:
             continue
-        committed[name][partition] = ZnodeOffset(offset, one.written)
+        committed[name][key] = ZnodeOffset(offset, one.written)
     return {
         name: ZnodeGroup(listed[root] is not None, len(listed[ids] or ()), committed[name])
         for name in names
