@@ -16,6 +16,7 @@ from odradek.protocol.messages import group_offsets, groups
 from odradek.tools.client import ToolClient
 from odradek.tools.errors import NothingDoneError, ToolError, refused
 from odradek.tools.retries import Retries
+from odradek.tools.zookeeper_client import ask
 from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
 from odradek.zk.failures import describe
@@ -176,13 +177,13 @@ def broker_addresses(client: KazooClient, protocol: str) -> list[tuple[str, int]
     """Return where the registered brokers listen with a security protocol. Raises ToolError."""
     found = []
     try:
-        names = client.get_children(znodes.BROKER_IDS_PATH)
+        names = ask(client.get_children, znodes.BROKER_IDS_PATH)
     except NoNodeError:
         raise ToolError("there is no cluster in ZooKeeper: it has no /brokers/ids") from None
     for name in names:
         path = f"{znodes.BROKER_IDS_PATH}/{name}"
         try:
-            data, _ = client.get(path)
+            data, _ = ask(client.get, path)
         except NoNodeError:
             continue  # it has stopped since
         for endpoint in znodes.decode_broker(path, data).endpoints:
@@ -207,7 +208,7 @@ class OldGroups:
 
     def _children(self, path: str) -> list[str]:
         try:
-            return sorted(self._client.get_children(path))
+            return sorted(ask(self._client.get_children, path))
         except NoNodeError:
             return []
 
@@ -221,20 +222,20 @@ class OldGroups:
     async def describe(self, group: str) -> GroupDescription:
         """Return the state of a group; an unknown group is Dead."""
         _check_name(group)
-        if self._client.exists(consumers.group_path(group)) is None:
+        if ask(self._client.exists, consumers.group_path(group)) is None:
             return GroupDescription(group, DEAD)
         ids = self._children(consumers.consumer_ids_path(group))
         owned: dict[str, list[TopicPartition]] = {member: [] for member in ids}
         for partition, path in self._leaves(consumers.owners_path(group, "")):
             try:
-                owner, _ = consumers.decode_owner(path, self._client.get(path)[0])
+                owner, _ = consumers.decode_owner(path, ask(self._client.get, path)[0])
             except (NoNodeError, ZnodeError):
                 continue
             owned.setdefault(owner, []).append(partition)
         committed, written = {}, {}
         for partition, path in self._leaves(consumers.offsets_path(group, "")):
             try:
-                data, stat = self._client.get(path)
+                data, stat = ask(self._client.get, path)
                 committed[partition] = consumers.decode_offset(path, data)
             except (NoNodeError, ZnodeError):
                 continue
@@ -253,7 +254,7 @@ class OldGroups:
     def _former(self, written: Mapping[TopicPartition, int]) -> frozenset[TopicPartition]:
         """Return the partitions whose offset was written before their topic was created."""
         found = {
-            topic: self._client.exists(znodes.topic_path(topic))
+            topic: ask(self._client.exists, znodes.topic_path(topic))
             for topic in {partition.topic for partition in written}
         }
         created = {topic: stat.czxid for topic, stat in found.items() if stat is not None}
@@ -279,8 +280,8 @@ class OldGroups:
         for partition, offset in sorted(offsets.items()):
             path = consumers.offset_path(group, partition.topic, partition.partition)
             try:
-                self._client.ensure_path(path)
-                self._client.set(path, consumers.encode_offset(offset))
+                ask(self._client.ensure_path, path)
+                ask(self._client.set, path, consumers.encode_offset(offset))
             except KazooException as error:
                 raise ToolError(
                     f"failed to write {path}: ZooKeeper: {describe(error)}", 1
@@ -289,10 +290,10 @@ class OldGroups:
     async def delete(self, group: str) -> None:
         """Delete a group without members, and its offsets."""
         self._refuse_members(group)
-        if self._client.exists(consumers.group_path(group)) is None:
+        if ask(self._client.exists, consumers.group_path(group)) is None:
             raise ToolError(f"group {group}: {ErrorCode.GROUP_ID_NOT_FOUND.name}")
         try:
-            self._client.delete(consumers.group_path(group), recursive=True)
+            ask(self._client.delete, consumers.group_path(group), recursive=True)
         except NotEmptyError as error:
             raise ToolError(f"group {group}: {ErrorCode.NON_EMPTY_GROUP.name}") from error
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 import click
+from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpiredError
 
 from odradek import properties, zookeeper_settings
 from odradek.properties import ConfigError, zookeeper_servers
 from odradek.tools.errors import ToolError
 from odradek.zk.client import Client, ZooKeeperAccess
+from odradek.zk.failures import meaning
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _CONNECT_S: Final = 15.0
 _ANSWER_S: Final = 30.0
 _SESSION_S: Final = 10.0
+_PAUSE_S: Final = 0.3
 
 zk_tls_config_option = click.option(
     "--zk-tls-config-file",
@@ -48,6 +56,30 @@ def connect(
         client.close()
         raise ToolError(f"ZooKeeper at {zookeeper} does not answer{why}", 1)
     return client
+
+
+def ask(request: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Return the answer to a request that may be carried out twice; send it again if the connection
+    is lost, as `retries` does with brokers.
+
+    Raises KazooException, also for a connection that is lost again and again.
+    """
+    until: float | None = None
+    while True:
+        try:
+            # kazoo sends it once it is connected.
+            return request(*args, **options)
+        except ConnectionClosedError:  # a SessionExpiredError, after which kazoo sends nothing
+            raise
+        except (ConnectionLoss, SessionExpiredError) as error:
+            now = time.monotonic()
+            if until is None:
+                until = now + _ANSWER_S
+                line = f"odradek: ZooKeeper: {meaning(error)}; retrying for up to {_ANSWER_S:g} s"
+                click.echo(line, err=True)
+            elif now >= until:
+                raise
+            time.sleep(_PAUSE_S)
 
 
 def _access(tls_file: Path | None, *, must_authenticate: bool) -> ZooKeeperAccess:
