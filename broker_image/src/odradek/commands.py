@@ -26,6 +26,8 @@ from odradek.properties import ConfigError, is_utf8
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 COMMANDS = "odradek.commands"
+# Python has no type for this error.
+_NO_THREAD: Final = "can't start new thread"
 
 # Imported when they are used: an answer in a terminal must not wait for what others need.
 _TOOLS: Final[Mapping[str, tuple[str, str]]] = {
@@ -73,11 +75,21 @@ class _Commands(click.Group):
         return found
 
     def invoke(self, context: click.Context) -> Any:
-        """Run a command. Ctrl-C ends those that do not look after it."""
+        """Run a command. Ctrl-C ends those that do not look after it. Names are looked up in
+        threads, so that a machine which has none left lets no command go on.
+        """
         try:
             return super().invoke(context)
         except KeyboardInterrupt:
             sys.exit(stop_signals.INTERRUPTED)
+        except RuntimeError as error:
+            if not str(error).startswith(_NO_THREAD):
+                raise
+            _exit(
+                f"{_NO_THREAD}: too many processes and threads, or too little memory; end some, or "
+                "raise the limit (ulimit -u, or pids.max of the container)",
+                1,
+            )
         finally:
             standard_output.flush()
 
