@@ -60,6 +60,15 @@ def _is_harmful(key: ApiKey, request: Any, *, names_it: bool) -> bool:
         case ApiKey.CREATE_TOPICS if not request.validate_only:
             asked = sum(max(one.num_partitions, len(one.assignments)) for one in request.topics)
             names = {one.name for one in request.topics}
+            placed = {
+                broker
+                for topic in request.topics
+                for one in topic.assignments
+                for broker in one.broker_ids
+            }
+            # With a replica on a broker that is none, a topic is made, and never deleted.
+            if any(broker >= 0 and broker not in edges.BROKERS for broker in placed):
+                return True
             # What no frame deletes again would grow for ever.
             return _MOST_PARTITIONS < asked < _SURELY_REFUSED or not names <= {*edges.TOPICS}
         case ApiKey.CREATE_PARTITIONS if not request.validate_only:

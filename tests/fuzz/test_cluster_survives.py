@@ -12,6 +12,11 @@ import pytest
 
 from odradek.handlers.dispatch import SERVED
 from odradek.protocol.api import ApiKey
+from odradek.protocol.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
 from tests.fuzz import aim, attack, corpus, edges, grammar
 from tests.fuzz.cluster_siege import ClusterSiege
 from tests.support.sampling import how_many
@@ -63,5 +68,16 @@ def test_what_a_broker_would_rightly_obey_is_not_aimed_at_the_producer() -> None
     growth = corpus.plausible(SERVED[ApiKey.CREATE_PARTITIONS].api.request, 0)
     growth.topics[0].count, growth.validate_only = 9_000, False
     assert aim.harms(corpus.frame_of(growth, 0))
+    strange = [CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 9])]
+    topic = CreatableTopic(
+        name=edges.PASSING_TOPICS[0],
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=strange,
+        configs=[],
+    )
+    assert aim.harms(corpus.frame_of(CreateTopicsRequest(topics=[topic]), 0))
+    topic.assignments[0].broker_ids = [1, 3]
+    assert not aim.harms(corpus.frame_of(CreateTopicsRequest(topics=[topic]), 0))
     random = Random(3)
     assert not any(aim.harms(grammar.frame(random)) for _ in range(300))
