@@ -69,8 +69,22 @@ def test_no_deletion_is_requested_that_the_controller_would_drop() -> None:
     kube = run([going], [disabled], zookeeper)
     assert reason(kube, "Topic", "t") == "TopicDeletionDisabled"
     assert zookeeper.created() == []
-    run([going], [cluster(config={"delete.topic.enable": "true"})], zookeeper)
+    enabled = cluster(config={"delete.topic.enable": "true"})
+    kube = run([going], [enabled], zookeeper)
     assert zookeeper.created() == [znodes.delete_topic_path("t")]
+    assert _why(kube) == "the brokers are deleting the topic"
+    # The znode is gone, as the controller still runs with the former setting.
+    kube = run([as_ready(going, "Deleting", incarnation=77)], [enabled], zookeeper)
+    assert zookeeper.created() == [znodes.delete_topic_path("t")] * 2
+    assert "the controller dropped the request" in _why(kube)
+
+
+def _why(kube: MemoryKube) -> str:
+    body = kube.get("odradek.io/v1alpha1", "Topic", "n", "t")
+    assert body is not None
+    told = condition_of(body["status"], "Ready")
+    assert told is not None
+    return str(told["message"])
 
 
 def test_topic_without_numbers_is_not_created_while_its_cluster_is_invalid() -> None:

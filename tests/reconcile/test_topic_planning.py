@@ -143,6 +143,26 @@ def test_deletion_names_the_brokers_that_it_waits_for() -> None:
         )
 
 
+def test_deletion_that_the_controller_drops_is_asked_for_less_and_less_often() -> None:
+    resource = body(**GOING)
+    meta, wanted = spec.parse_meta(resource), topic_spec.parse_topic(resource)
+
+    def after(seconds: float, *, asked: bool) -> TopicPlan:
+        now = NOW + timedelta(seconds=seconds)
+        return topic_plan.plan_deletion(
+            meta, wanted, existing(1), CLUSTER, 77, None, False, now, asked
+        )
+
+    # However long it had to wait before.
+    assert after(3600, asked=False).requeue_after == 0.5
+    done = [after(seconds, asked=True) for seconds in (-5, 10, 40, 3600)]
+    assert [one.requeue_after for one in done] == [1.0, 2.5, 10.0, 15.0]
+    for one in done:
+        assert one.steps == (RequestDeletion("t", 0),)
+        assert reason(one) == "Deleting"
+        assert "delete.topic.enable is false until its broker" in one.conditions[0].message
+
+
 def test_topic_that_is_not_adopted_shows_in_what_it_differs() -> None:
     done = plan(body(partitions=3, replicationFactor=1), existing(2))
     assert reason(done) == "AdoptionRefused"

@@ -50,6 +50,9 @@ SETTLE_SECONDS: Final = 15.0
 SOON_SECONDS: Final = 2.0
 # Somebody has to change an ACL of ZooKeeper first.
 REFUSED_SECONDS: Final = 10.0
+# Between requests to delete a topic that the controller drops: a quarter of the deletion's age.
+FIRST_ASKED_SECONDS: Final = 1.0
+LAST_ASKED_SECONDS: Final = 15.0
 # By then the controller has elected leaders for a new topic, unless it is busy.
 CREATED_SECONDS: Final = 0.5
 # After this, missing leaders are reported.
@@ -492,8 +495,11 @@ def plan_deletion(
     heir: str | None,
     namespace_terminating: bool,
     now: datetime,
+    asked: bool = False,
 ) -> TopicPlan:
     """Plan a Topic that is being deleted. `heir` names another resource of the topic, which stays.
+
+    `asked` says that the brokers were asked to delete it (`was_asked_for`).
 
     The finalizer goes when the topic is gone, when there is nobody left to delete it, when it is
     not this resource's topic, or not its alone, or when a terminating namespace has waited long
@@ -539,7 +545,24 @@ def plan_deletion(
     if not cluster.deletes_topics:
         text = f"delete.topic.enable is false in spec.brokers.config of KafkaCluster {spec.cluster}"
         return _blocked("TopicDeletionDisabled", f"{text}: set it to true; {_OR_RETAIN}", shown)
-    return replace(waiting, steps=(RequestDeletion(spec.topic, view.version),), requeue_after=0.5)
+    if asked:
+        # Brokers take settings of a pod's file when they start.
+        text = (
+            "the controller dropped the request to delete the topic: delete.topic.enable is false "
+            f"until its broker is restarted; the operator goes on asking; {_OR_RETAIN}"
+        )
+        age = (now - meta.deleted).total_seconds()
+        pause = min(max(FIRST_ASKED_SECONDS, age / 4), LAST_ASKED_SECONDS)
+        waiting = _waiting("Deleting", text, shown, requeue_after=pause)
+    else:
+        waiting = replace(waiting, requeue_after=0.5)
+    return replace(waiting, steps=(RequestDeletion(spec.topic, view.version),))
+
+
+def was_asked_for(body: Body) -> bool:
+    """Return whether the status says that the brokers were asked to delete the topic."""
+    ready = status.condition_of(body.get("status", {}), "Ready")
+    return ready is not None and ready["reason"] == "Deleting"
 
 
 def _how_it_goes(view: TopicView, cluster: ClusterState) -> str:

@@ -96,7 +96,15 @@ def reconcile(
     if deleting:
         ending = meta.has_finalizer and apply.namespace_terminating(context, meta.namespace)
         plan = topic_plan.plan_deletion(
-            meta, wanted, view, cluster, known, conflict, ending, context.now()
+            meta,
+            wanted,
+            view,
+            cluster,
+            known,
+            conflict,
+            ending,
+            context.now(),
+            topic_plan.was_asked_for(body),
         )
     else:
         plan = topic_plan.plan(meta, wanted, view, cluster, known, conflict, context.random, moves)
