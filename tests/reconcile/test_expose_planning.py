@@ -242,6 +242,10 @@ def test_brokers_that_only_the_user_may_restart_for_their_addresses_are_named() 
         judged, _ = expose.judge(ready, secure, found, registered, held)
         assert judged[0].reason == "NotAdvertised"
         assert ("main-broker-0 on node; uncordon" in judged[0].message) == cordoned
+        # Nothing happens before the user acts, so that is looked for less often.
+        assert expose.awaits_user(judged[0], seen) == cordoned
+        starting = replace(seen, brokers=(replace(seen.brokers[0], ready=False),))
+        assert not expose.awaits_user(judged[0], starting)
 
 
 def test_a_cluster_is_not_ready_while_clients_do_not_reach_a_broker() -> None:

@@ -14,7 +14,13 @@ from typing import Any, Final
 
 from odradek.values import BrokerId
 from odradek.zk.znodes import BrokerRegistration
-from odradek_operator.cluster import exposed_addresses, exposed_services, listener_objects, nodes
+from odradek_operator.cluster import (
+    exposed_addresses,
+    exposed_services,
+    listener_objects,
+    nodes,
+    rollout,
+)
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.exposed_addresses import Endpoint, Line, Reachable
 from odradek_operator.cluster.listener_plan import ListenerPlan
@@ -32,6 +38,7 @@ from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Condition
 
 PENDING: Final = "AddressPending"
+BEHIND: Final = "NotAdvertised"
 # Clients need a few to begin with.
 _BOOTSTRAP: Final = 16
 # Reasons of Ready that say less than what clients do not reach.
@@ -288,7 +295,13 @@ def _lacking(found: Exposed, registered: Registered, held: Sequence[str]) -> tup
     if not texts:
         return None
     texts.append("they do so when they are restarted, in turn")
-    return "NotAdvertised", "; ".join([*texts, *held])
+    return BEHIND, "; ".join([*texts, *held])
+
+
+def awaits_user(ready: Condition, view: ClusterView) -> bool:
+    """Return whether brokers advertise former addresses, and only the user may restart these."""
+    held = any(one.moved and one.held for one in view.own)
+    return ready.reason == BEHIND and held and rollout.only_held_left(view)
 
 
 def status_fields(found: Exposed) -> dict[str, Any]:

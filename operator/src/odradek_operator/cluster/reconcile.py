@@ -272,6 +272,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         events,
     )
     steady = conditions[0].status and (not conditions[1].status or rollout.only_held_left(view))
+    steady = steady or expose.awaits_user(conditions[0], view)
     return STEADY_SECONDS if steady else BUSY_SECONDS
 
 
