@@ -230,6 +230,39 @@ def test_user_that_is_paused_says_so_whatever_else_there_is_to_say(
     assert (told["status"], told["reason"]) == ("True", "Paused")
 
 
+def leaving_user(**fields: Any) -> dict[str, Any]:
+    """A User that is deleted, and has credentials."""
+    wanted: dict[str, Any] = {
+        "clusterRef": {"name": "c"},
+        "authentication": {"type": "scram-sha-512"},
+        **fields,
+    }
+    body = resource("User", "u", deleted=True, **wanted)
+    body["metadata"]["finalizers"] = [FINALIZER]
+    return body | {"status": {"username": "u", "mechanisms": ["SCRAM-SHA-512"]}}
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_deleted_user_goes_without_zookeeper_once_what_it_has_there_may_stay(paused: bool) -> None:
+    away = cluster(zookeeper={"connect": "away:1"}, paused=paused)
+    kube = run([leaving_user()], [away], existing_topic())
+    found = kube.get("", "User", "n", "u")
+    assert found is not None
+    told = condition_of(found["status"], "Ready")
+    assert told is not None
+    assert told["reason"] == "ZooKeeperUnreachable"
+    assert told["message"].endswith("set spec.deletionPolicy to Retain")
+    assert (found["metadata"]["finalizers"], kube.told) == ([FINALIZER], [])
+    zookeeper = existing_topic()
+    for place in (away, cluster(paused=paused)):
+        kube = run([leaving_user(deletionPolicy="Retain")], [place], zookeeper)
+        found = kube.get("", "User", "n", "u")
+        assert found is not None
+        assert found["metadata"]["finalizers"] == []
+        assert [one.reason for one in kube.told] == ["UserRetained"]
+    assert zookeeper.committed == []
+
+
 def test_topics_whose_names_metrics_cannot_tell_apart_are_not_both_created() -> None:
     wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "partitions": 1, "replicationFactor": 1}
     older = resource("Topic", "older", age=9, topicName="a.b", **wanted)

@@ -65,6 +65,7 @@ def acl(type_: str = "topic", name: str | None = "t", **fields: Any) -> list[dic
         ("spec/authentication/type", "plain", "supported values"),
         ("spec/authentication/type", "tls", "a password goes with scram"),
         ("spec/authentication/password", {"value": "secret"}, "unknown field"),
+        ("spec/deletionPolicy", "Protect", "supported values"),
         ("spec/quotas", {"producerByteRate": 0}, "greater than or equal to 1"),
         ("spec/quotas", {"consumerByteRate": -5}, "greater than or equal to 1"),
         ("spec/quotas", {"consumerByteRate": 2**63}, "consumerByteRate"),

@@ -244,15 +244,22 @@ def _delete(
     cluster: UserCluster,
     zookeeper: ZooKeeper | None,
 ) -> float:
-    """Remove what the resource wrote, then its finalizer; the garbage collector has the Secret."""
+    """Remove what the resource wrote, then its finalizer; the garbage collector has the Secret.
+
+    With spec.deletionPolicy Retain, which may still be set, what it wrote stays.
+    """
     if not meta.has_finalizer:
         return STEADY_SECONDS
     written, user, state = user_spec.written(body), user_spec.username(body), cluster.state
     reachable = state.owner in (Owner.PRESENT, Owner.TERMINATING) and zookeeper is not None
-    if not reachable and written != WrittenByUser():
+    if body["spec"].get("deletionPolicy") == "Retain":
+        if written != WrittenByUser():
+            text = f"what user {user} has in ZooKeeper is retained there"
+            context.kube.post_event(body, Event("UserRetained", text))
+    elif not reachable and written != WrittenByUser():
         why = _why_abandoned(context, meta, cluster)
         if why is None:
-            away = status.progressing("ZooKeeperUnreachable", state.away)
+            away = status.progressing("ZooKeeperUnreachable", f"{state.away}; {_OR_RETAIN}")
             _tell(context, body, cluster, away)
             return AWAY_SECONDS
         text = f"what user {user} has in ZooKeeper was not removed: {why}"
@@ -269,15 +276,23 @@ def _delete(
             log.info("%s: failed to commit: %s; retrying", meta.name, error)
             return SOON_SECONDS
         except ZnodeError as error:
-            _tell(context, body, cluster, status.stalled("ZnodeUnreadable", str(error)))
+            text = f"{error}; mend it, or {_OR_RETAIN}"
+            _tell(context, body, cluster, status.stalled("ZnodeUnreadable", text))
             return WAIT_SECONDS
         except RefusedError as error:
-            _tell(context, body, cluster, status.stalled("ZooKeeperRefuses", str(error)))
+            text = f"{error}; {_OR_RETAIN}"
+            _tell(context, body, cluster, status.stalled("ZooKeeperRefuses", text))
             return WAIT_SECONDS
         text = f"removed the credentials, ACLs and quotas of user {user}"
         context.kube.post_event(body, Event("UserDeleted", text))
     apply.set_finalizer(context, body, False)
     return SOON_SECONDS
+
+
+_OR_RETAIN: Final = (
+    "to let the resource go, and leave in ZooKeeper what the user has there, set "
+    "spec.deletionPolicy to Retain"
+)
 
 
 def _why_abandoned(
