@@ -104,7 +104,7 @@ class Runtime:
     ) -> None:
         self._api = api or kube.connect()
         self._lease = Leases(self._api, settings.namespace, LEASE_NAME, settings.identity)
-        self._api.guard = self._lease.check
+        self._api.guard = self._lease.write_seconds
         self._zookeepers = Pool(self._lease.check)
         self._namespace = settings.namespace
         store = ResourceStore()

@@ -8,9 +8,12 @@ kopf's peering is not used: without its object two operators both act, and with 
 both stop. A Lease needs no CRD and fails the safe way. The holder renews it every RENEW_SECONDS;
 who wants it waits until it has not changed for LEASE_SECONDS by the waiter's own monotonic clock,
 so wall clocks do not matter. `check` is asked before every write and raises once the holder itself
-could no longer renew for DEADLINE_SECONDS, which is shorter than any waiter's patience. A holder
-that lost it goes on asking and acts again once it has it: everything it does is level-triggered and
-conditional, so nothing that happened in between can mislead it.
+could no longer renew for DEADLINE_SECONDS, which is shorter than any waiter's patience. A write
+that has begun by then is over before that patience, too: the API server drops it after
+`write_seconds`. Znodes are written on condition of the versions that were read, so a late write
+fails where the next holder has written. A holder that lost it goes on asking and acts again once it
+has it: everything it does is level-triggered and conditional, so nothing that happened in between
+can mislead it.
 
 The identity is the pod's name: a container that was killed and starts again in the same pod is the
 same holder and goes on at once.
@@ -178,12 +181,20 @@ def _is_ending(error: KubeError) -> bool:
 class Leases:
     """The Lease in the operator's own namespace, and those of the namespaces it reconciles."""
 
-    def __init__(self, kube: Kube, home: str, name: str, identity: str) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        home: str,
+        name: str,
+        identity: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._kube = kube
         self._name = name
         self._identity = identity
+        self._clock = clock
         self._lock = threading.Lock()
-        self._home = Lease(kube, home, name, identity)
+        self._home = Lease(kube, home, name, identity, clock)
         self._by_namespace = {home: self._home}
         self._acting = threading.local()
         metrics.LEADER.set_function(lambda: float(self.held))
@@ -201,7 +212,7 @@ class Leases:
         """Bind this thread to a namespace; False if another operator acts there."""
         lease = self._by_namespace.get(namespace) or self._want(namespace)
         self._acting.lease = lease
-        return time.monotonic() < min(self._home.held_until, lease.held_until)
+        return self._clock() < min(self._home.held_until, lease.held_until)
 
     def acts_in(self, namespace: str) -> bool:
         """Return whether this process acts in a namespace now, without acquiring its Lease."""
@@ -211,15 +222,24 @@ class Leases:
 
     def check(self) -> None:
         """Raise NotHolderError unless this thread may write now."""
+        self.write_seconds()
+
+    def write_seconds(self) -> float:
+        """Return how long a write may take that begins now: until another process may act.
+
+        Raises NotHolderError unless this thread may write now.
+        """
         lease: Lease = getattr(self._acting, "lease", self._home)
-        if time.monotonic() >= min(self._home.held_until, lease.held_until):
+        left = min(self._home.held_until, lease.held_until) - self._clock()
+        if left <= 0:
             raise NotHolderError("this process does not hold the Lease")
+        return left + LEASE_SECONDS - DEADLINE_SECONDS
 
     def _want(self, namespace: str) -> Lease:
         with self._lock:
             found = self._by_namespace.get(namespace)
             if found is None:
-                found = Lease(self._kube, namespace, self._name, self._identity)
+                found = Lease(self._kube, namespace, self._name, self._identity, self._clock)
                 self._by_namespace[namespace] = found
                 found.want()
             return found

@@ -1,8 +1,8 @@
 """Kubernetes as the operator uses it: read, apply, delete and tell, all blocking, in threads.
 
 Children are written by server-side apply with one field manager, so that what others set on the
-same objects stays. Every write first asks the guard whether this process may still act (see
-`lease`), and is counted.
+same objects stays. Every write first asks the guard for how long this process may still act (see
+`lease`), takes no longer, and is counted.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from odradek_operator.shared.status import Event
 
 FIELD_MANAGER: Final = "odradek-operator"
 TIMEOUT_SECONDS: Final = 15.0
+# Of the time of a write, until the API server has it.
+CONNECT_SECONDS: Final = 2.0
 _LIST_PAGE: Final = 500
 
 PLURALS: Final[Mapping[str, str]] = {
@@ -78,8 +80,9 @@ def connect() -> Kube:
 class Kube:
     """Calls to one API server. Methods raise KubeError; objects are plain dictionaries."""
 
-    def __init__(self, api: Any, guard: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, api: Any, guard: Callable[[], float] = lambda: TIMEOUT_SECONDS) -> None:
         self._api = api
+        # Returns how many seconds a write may take that begins now, or raises.
         self.guard = guard
 
     def get(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
@@ -223,10 +226,13 @@ class Kube:
     def _write(
         self, method: str, path: str, body: Mapping[str, Any], content_type: str
     ) -> dict[str, Any]:
-        self.guard()
+        seconds = min(self.guard(), TIMEOUT_SECONDS) - CONNECT_SECONDS
         metrics.WRITES.labels(target="kubernetes").inc()
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"} if content_type == _APPLY else None
-        return self._call(method, path, query, body, content_type)
+        # The API server drops what it has not done by then, whoever waits for it.
+        query = {"timeout": f"{seconds:.1f}s"}
+        if content_type == _APPLY:
+            query |= {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return self._call(method, path, query, body, content_type, (CONNECT_SECONDS, seconds))
 
     def _call(
         self,
@@ -235,7 +241,9 @@ class Kube:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str | None = None,
+        timeout: float | tuple[float, float] = TIMEOUT_SECONDS,
     ) -> dict[str, Any]:
+        """Make a request. `timeout` is of all of it, or of connection and answer, in seconds."""
         headers = {"Accept": "application/json"}
         if content_type:
             headers["Content-Type"] = content_type
@@ -244,7 +252,7 @@ class Kube:
             method, resource, header_params=headers, body=body, auth_settings=["BearerToken"]
         )
         try:
-            response = self._api.call_api(*request, _request_timeout=TIMEOUT_SECONDS)
+            response = self._api.call_api(*request, _request_timeout=timeout)
             data = response.read()
         except (urllib3.exceptions.HTTPError, OSError, kubernetes.client.ApiException) as error:
             raise KubeError(0, f"{method} {path}: {error}") from error
