@@ -248,3 +248,23 @@ def test_what_nobody_can_see_is_unknown_and_remembered(move: Move, absent: str) 
     assert {str(move.zookeeper.config(znodes.broker_config_path(str(one)))) for one in BROKERS} == {
         "{}"
     }
+
+
+def test_request_that_cannot_be_read_is_told_with_a_way_out(move: Move) -> None:
+    move.look_until("True", "Applied")
+    move.zookeeper.put(znodes.REASSIGN_PARTITIONS_PATH, b"torn")
+    move.look()
+    ready = move.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "ZnodeUnreadable")
+    assert ready["message"].startswith(f"znode {znodes.REASSIGN_PARTITIONS_PATH}: ")
+    assert "delete it" in ready["message"]
+    assert move.condition("Stalled")["status"] == "True"
+    assert move.condition("Blocked")["status"] == "Unknown"
+    assert move.body["status"]["phase"] == "Running"
+    move.zookeeper.take(znodes.REASSIGN_PARTITIONS_PATH)
+    move.look()
+    assert move.condition("Ready")["reason"] == "Running"
+    assert move.condition("Stalled")["status"] == "False"
+    # It is asked for once more.
+    request = move.zookeeper.read([znodes.REASSIGN_PARTITIONS_PATH])
+    assert request[znodes.REASSIGN_PARTITIONS_PATH] is not None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from odradek.zk import admin, operations, znodes
+from odradek.zk.payload import ZnodeError
 from odradek_operator.reassignment import reassignment_spec, requests, throttle
 from odradek_operator.reassignment import status as reassignment_status
 from odradek_operator.reassignment.decide import (
@@ -69,6 +70,14 @@ def reconcile(context: ReconcileContext, body: Body, around: ReassignmentContext
         return run.run()
     except RefusedError as error:
         return run.wait("ZooKeeperRefuses", str(error))
+    except ZnodeError as error:
+        return run.wait("ZnodeUnreadable", f"{error}; {_way_out(error.path)}", stalled=True)
+
+
+def _way_out(path: str) -> str:
+    if path not in (znodes.REASSIGN_PARTITIONS_PATH, znodes.PREFERRED_ELECTION_PATH):
+        return "mend it"
+    return "delete it: the controller takes nothing from it, and no request while it is there"
 
 
 class _Pass:
@@ -124,9 +133,13 @@ class _Pass:
         ending = namespace_terminating(self.context, self.meta.namespace)
         return ending and self.context.now() - self.meta.deleted > TERMINATING_TIMEOUT
 
-    def wait(self, reason: str, message: str) -> float:
-        """Report why it does not go on; return the seconds until the next look."""
+    def wait(self, reason: str, message: str, *, stalled: bool = False) -> float:
+        """Report why it does not go on; return the seconds until the next look.
+
+        With `stalled` somebody has to do something first.
+        """
         fields: dict[str, Any] = {}
+        self.flags = replace(self.flags, stalled=stalled)
         if self.memory.phase == "Running":
             # Whatever moves may go on, and nobody sees how far it is.
             self.flags = replace(self.flags, unseen=(reason, message))

@@ -102,7 +102,7 @@ class Flags:
     """Conditions besides those of every resource, with the reason or message of each.
 
     `unseen` is why nobody looked at what ZooKeeper holds: reason and message. `unknown` are brokers
-    to be removed that are not there and hold nothing.
+    to be removed that are not there and hold nothing. One that is `stalled` waits for somebody.
     """
 
     planned: bool = False
@@ -115,6 +115,7 @@ class Flags:
     paused: bool = False
     unseen: tuple[str, str] | None = None
     unknown: tuple[int, ...] = ()
+    stalled: bool = False
 
 
 def conditions(phase: str, reason: str, message: str, flags: Flags) -> tuple[Condition, ...]:
@@ -123,6 +124,8 @@ def conditions(phase: str, reason: str, message: str, flags: Flags) -> tuple[Con
         case "Completed" | "Cancelled":
             health = status.ready(reason, message)
         case "RolledBack" | "Failed" | "Refused":
+            health = status.stalled(reason, message)
+        case _ if flags.stalled:
             health = status.stalled(reason, message)
         case _:
             health = status.progressing(reason, message)
