@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from odradek.assignment import same_node
 from odradek.values import TopicPartition
@@ -151,7 +152,8 @@ def plan_explicit(seen: Seen, wanted: Layout) -> dict[TopicPartition, Replicas]:
     """Return the moves as written, without those that are done already."""
     for partition, replicas in wanted.items():
         if partition not in seen.replicas:
-            raise PlanError("UnknownPartition", f"partition {partition} does not exist")
+            text = f"partition {partition} does not exist; {_IF_GONE}"
+            raise PlanError("UnknownPartition", text)
         if len(set(replicas)) != len(replicas):
             raise PlanError("InvalidMove", f"{partition} lists a broker twice")
         known = {*seen.brokers, *seen.replicas[partition]}
@@ -163,6 +165,10 @@ def plan_explicit(seen: Seen, wanted: Layout) -> dict[TopicPartition, Replicas]:
         for partition, replicas in sorted(wanted.items())
         if tuple(seen.replicas[partition]) != replicas
     }
+
+
+# Not an end: applied together with a Topic, a Reassignment may be the first to be looked at.
+_IF_GONE: Final = "looked for again every minute; if the topic went, delete this Reassignment"
 
 
 def _require(unknown: Collection[int]) -> None:
@@ -322,4 +328,5 @@ def plan_preferred(seen: Seen, topics: Collection[str]) -> dict[TopicPartition, 
 def _require_topics(seen: Seen, topics: Collection[str]) -> None:
     unknown = set(topics) - {partition.topic for partition in seen.replicas}
     if unknown:
-        raise PlanError("UnknownTopic", f"unknown topics: {', '.join(sorted(unknown))}")
+        text = f"unknown topics: {', '.join(sorted(unknown))}; {_IF_GONE}"
+        raise PlanError("UnknownTopic", text)
