@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.docs.literals import Scope, functions, known_texts, texts
 from tests.docs.markdown import cell, code, table
@@ -31,6 +32,13 @@ _MEANING = {
 }
 CONDITION = "Condition"
 EVENT = "Event"
+READY = ("Ready", "Reconciling", "Stalled")
+# Of clients beside a cluster's brokers: the modules whose errors become reasons of the condition.
+_CLIENTS = {
+    "LagExporter": ("cluster/exporter.py", "shared/client_users.py", "shared/zookeeper_login.py"),
+    "Console": ("cluster/console.py", "shared/client_users.py"),
+}
+_ERRORS = ("ClientUserError", "CredentialsError")
 
 
 @dataclass(slots=True)
@@ -73,6 +81,8 @@ operator's code; `...` stands for names and numbers, and several messages are se
 {table(("phase", "means"), phases)}
 ## Other conditions
 
+They may also have the reason of Ready, where that is why they are not met, or not known.
+
 {table(("condition", "reason", "of", "messages"), of_conditions)}
 ## Events
 
@@ -85,9 +95,12 @@ def _messages(one: Reason) -> str:
 
 def ready_reasons() -> dict[str, tuple[Truth, Reason]]:
     """Return each reason of Ready, with what is true of such a resource."""
-    truths = {
-        reason: truth for truth, text in statuses.REASONS.items() for reason in text.split()
-    } | dict.fromkeys(statuses.REFUSED_PLANS, Truth.FAILED)
+    truths = (
+        statuses.PHASES
+        | dict.fromkeys(statuses.OF_REASSIGNMENTS, Truth.UNDER_WAY)
+        | {reason: truth for truth, text in statuses.REASONS.items() for reason in text.split()}
+        | dict.fromkeys(statuses.REFUSED_PLANS, Truth.FAILED)
+    )
     found = _found(CONDITION)
     return {reason: (truth, found.get(reason, Reason())) for reason, truth in truths.items()}
 
@@ -97,13 +110,58 @@ def conditions() -> dict[tuple[str, str], Reason]:
     found: dict[tuple[str, str], Reason] = {}
     for kind, call, scope in _conditions():
         for type_ in texts(call.args[0], scope):
-            if type_ in ("Ready", "Reconciling", "Stalled"):
+            if type_ in READY:
                 continue
             for reason in texts(call.args[2], scope):
                 one = found.setdefault((type_, reason), Reason())
                 one.kinds |= kind
                 one.messages += _sentences(call.args[3] if len(call.args) > 3 else None, scope)
+    return found | _of_clients() | _of_reassignments()
+
+
+def unknown(resources: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each condition of resources, beside Ready, that the page has no word on."""
+    known, of_ready = conditions(), ready_reasons()
+    found = {
+        f"{one['kind']}: {told['type']}, {told['reason']}"
+        for one in resources
+        for told in one.get("status", {}).get("conditions", ())
+        if told["type"] not in READY
+        and (told["type"], told["reason"]) not in known
+        and not (told["reason"] in of_ready and any(type_ == told["type"] for type_, _ in known))
+    }
+    return sorted(found)
+
+
+def _of_clients() -> dict[tuple[str, str], Reason]:
+    """Return the conditions of lag exporter and console, which say what is in their way."""
+    found: dict[tuple[str, str], Reason] = {}
+    for type_, files in _CLIENTS.items():
+        for _, call, scope in (one for file in files for one in _calls_in(_OPERATOR / file)):
+            if ast.unparse(call.func) in _ERRORS:
+                reason, message = call.args[0], call.args[1]
+            elif _makes_condition(call) and ast.unparse(call.args[0]) == "condition":
+                reason, message = call.args[2], call.args[3]
+            else:
+                continue
+            for name in texts(reason, scope):
+                one = found.setdefault((type_, name), Reason({"KafkaCluster"}))
+                one.messages += _sentences(message, scope)
     return found
+
+
+def _of_reassignments() -> dict[tuple[str, str], Reason]:
+    """Return the conditions of Reassignments that have a phase, or what ended it, as reason."""
+    pairs = {
+        (type_, phase)
+        for type_ in ("InProgress", "Completed", "Cancelled")
+        for phase in (*statuses.PHASES, "Refused")
+    }
+    pairs.add(("RollingBack", "NotRollingBack"))
+    for _, scope in functions(_OPERATOR / "reassignment/decide.py"):
+        for value in scope.get("rolling_back", ()):
+            pairs |= {("RollingBack", reason) for reason in texts(value, {})}
+    return {pair: Reason({"Reassignment"}) for pair in pairs}
 
 
 # A function that makes a condition of what it is given: its parameters, the call, and its names.

@@ -6,6 +6,7 @@ import re
 import subprocess
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,6 +21,11 @@ from tests.support.broker import STEADY, Cluster
 from tests.support.clients import create_topic, produce_all
 from tests.support.ports import free_port
 
+# Reasons of LagExporter and Console.
+OF_CLIENTS = """
+    ApplyRejected CertificateNeeded NoClusterAuthority ResourceConflict UsersNotWritten
+    ZooKeeperRefuses ZooKeeperUnreachable
+"""
 FOREIGN = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(?:https?:)?//""")
 
 
@@ -139,6 +145,10 @@ def test_reasons_of_other_conditions_are_in_the_reference() -> None:
         "ZooKeeperSecured": """
             Secured NoAuthentication OpenZnodes UnsafeZooKeeperChange Rolling ZooKeeperUnreachable
         """,
+        "LagExporter": f"{OF_CLIENTS} ZooKeeperSecretMissing ZooKeeperSecretUnusable",
+        "Console": f"{OF_CLIENTS} NoConsoleImage SecretMissing SecretIncomplete",
+        "RollingBack": "NotRollingBack Cancelled DestinationDead PartitionsOffline",
+        "InProgress": f"{' '.join(statuses.PHASES)} Refused",
         "StorageGrown": "AsSpecified Resizing ResizeRejected",
         "Blocked": "Blocked NotBlocked",
         "DestinationMissing": "DestinationMissing NotDestinationMissing",
@@ -148,6 +158,22 @@ def test_reasons_of_other_conditions_are_in_the_reference() -> None:
             assert f"| `{kind}` | `{reason}` |" in page
     # What a helper is told stands beside the reason.
     assert "unknown broker settings: ..." in found["ConfigWarning", "UnknownKeys"].messages
+
+
+def test_condition_that_the_reference_lacks_is_found_in_what_was_written() -> None:
+    def written(*conditions: tuple[str, str]) -> list[dict[str, Any]]:
+        told = [{"type": type_, "reason": reason} for type_, reason in conditions]
+        return [{"kind": "KafkaCluster", "status": {"conditions": told}}]
+
+    assert reasons.unknown([{"kind": "KafkaCluster"}]) == []
+    # Whatever Ready says is looked at elsewhere, and other conditions may have the same reason.
+    known = (("Ready", "Whatever"), ("Console", "SecretMissing"), ("Secured", "CertificateMissing"))
+    assert reasons.unknown(written(*known)) == []
+    lacking = written(*known, ("Secured", "Whatever"), ("Forgotten", "CertificateMissing"))
+    assert reasons.unknown(lacking) == [
+        "KafkaCluster: Forgotten, CertificateMissing",
+        "KafkaCluster: Secured, Whatever",
+    ]
 
 
 def test_series_that_alerts_and_dashboards_ask_for_are_declared() -> None:

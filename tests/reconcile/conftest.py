@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch, TopicPartition
 from odradek.zk import znodes
 from odradek_operator.shared.zookeeper import UnreachableError
+from tests.docs import reasons
 from tests.reconcile import account, statuses
 from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
@@ -50,12 +51,14 @@ def once_reachable(ask: Callable[[], Found]) -> Found:
 def api(api_server: ApiServer) -> Iterator[ApiServer]:
     """The API server with the custom resource definitions.
 
-    In the end every status that was written is shown to Argo CD's and Flux' judges.
+    In the end every status that was written is shown to Argo CD's and Flux' judges, and looked up
+    in the reference.
     """
     api_server.install_crds()
     yield api_server
     shown = statuses.take_written(api_server.audit_log)
     assert statuses.disagreements(shown) == []
+    assert reasons.unknown(shown) == []
 
 
 @pytest.fixture(scope="session")

@@ -86,12 +86,14 @@ REFUSED_PLANS = frozenset(
         "ZnodeUnreadable",
     }
 )
+# Of Reassignments, beside their phases, which say how they are.
+OF_REASSIGNMENTS = frozenset({"Blocked", "BrokerUnavailable", "DestinationMissing", "RollingBack"})
 _BY_REASON = {reason: truth for truth, text in REASONS.items() for reason in text.split()}
 
 
 def reasons() -> set[str]:
     """Return all that the tables know."""
-    return {*_BY_REASON, *PHASES, *REFUSED_PLANS}
+    return {*_BY_REASON, *PHASES, *REFUSED_PLANS, *OF_REASSIGNMENTS}
 
 
 def truth_of(resource: dict[str, Any]) -> Truth:
@@ -110,6 +112,8 @@ def truth_of(resource: dict[str, Any]) -> Truth:
     if "(spec.job.timeouts.startSeconds)" in ready["message"]:
         # It should have started long ago.
         return Truth.FAILED
+    if ready["reason"] not in reasons():
+        raise KeyError(ready["reason"])
     if resource["kind"] == "Reassignment" and ready["reason"] not in REFUSED_PLANS:
         return PHASES[status["phase"]] if "phase" in status else _BY_REASON[ready["reason"]]
     return Truth.FAILED if ready["reason"] in REFUSED_PLANS else _BY_REASON[ready["reason"]]
