@@ -311,6 +311,31 @@ def test_driver_that_waits_for_secrets_which_do_not_exist_says_which() -> None:
     ]
 
 
+def test_driver_that_waits_gets_the_claim_or_the_key_that_somebody_deleted() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)
+    kube = run([group], [cluster()], group_with_offsets())
+    seen = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "g")
+    pod = kube.get("v1", "Pod", "n", "g-driver")
+    (key,) = kube.names("Secret")
+    assert kube.names("PersistentVolumeClaim") == ["g-data"]
+    assert seen is not None
+    assert pod is not None
+    text = 'persistentvolumeclaim "g-data" not found'
+    unscheduled = {"type": "PodScheduled", "status": "False", "message": text}
+    nowhere = {**pod, "status": {"phase": "Pending", "conditions": [unscheduled]}}
+    placed = {**pod, "spec": {**pod["spec"], "nodeName": "node1"}}
+    for waiting, kind, name in (
+        (nowhere, "PersistentVolumeClaim", "g-data"),
+        (placed, "Secret", key),
+    ):
+        kube = run([seen], [cluster(), waiting], group_with_offsets())
+        assert reason(kube, "ConsumerGroup", "g") == "Pending"
+        assert kube.names(kind) == [name]
+        paused = run([seen], [cluster(paused=True), waiting], group_with_offsets())
+        assert paused.names(kind) == []
+
+
 def test_job_that_stalled_after_a_change_may_go_back_to_its_former_query() -> None:
     """What its driver found wrong with the state, or with the query, is no query to keep."""
 

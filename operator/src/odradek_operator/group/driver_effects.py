@@ -13,6 +13,7 @@ from odradek_operator.shared.apply import GROWN, ReconcileContext
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import Object, belongs_to
+from odradek_operator.shared.pods import pending_reason
 from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 
@@ -92,6 +93,31 @@ def restore_account(
     """
     if apply.still_wanted(context, body):
         _apply_account(context, meta, task, pod["spec"].get("priorityClassName"))
+
+
+def restore_needs(
+    context: ReconcileContext, body: Body, meta: ResourceMeta, task: JobSpec, pod: Object
+) -> None:
+    """Make what a driver waits for, if somebody deleted it: its volume claim, or its key.
+
+    A claim that is deleted lives as long as the pod before, so it may go after this one was made.
+    """
+    if "nodeName" in pod["spec"]:
+        key = job_account.auth_secret(meta, driver_objects.labels(meta))
+        if _is_missing(context, key) and apply.still_wanted(context, body):
+            _create(context, key)
+        return
+    claim = driver_objects.claim(meta, task)
+    if claim is None or pending_reason(pod) is None:
+        return
+    if _is_missing(context, claim) and apply.still_wanted(context, body):
+        context.kube.apply(claim)
+
+
+def _is_missing(context: ReconcileContext, wanted: Object) -> bool:
+    place = wanted["metadata"]
+    found = context.kube.get("v1", wanted["kind"], place["namespace"], place["name"])
+    return found is None
 
 
 def apply_ui(context: ReconcileContext, body: Body, meta: ResourceMeta, pod: Object) -> None:

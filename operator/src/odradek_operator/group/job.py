@@ -153,6 +153,8 @@ def _run(run: JobRun, body: Body, task: JobSpec, told: tuple[Condition, ...]) ->
             job_user.ensure_files(context, meta, task, run.around, named, starts=starts)
         grown = () if cluster.paused else driver_effects.grow_volume(context, body, meta, task)
         events = driver_effects.act(context, body, meta, task, decision, pod, made, text)
+        if not cluster.paused and pod is not None and _waits_for_needs(decision):
+            driver_effects.restore_needs(context, body, meta, task, pod)
         seen = _view_job(context, body, task, decision, pod)
         if not cluster.paused and pod is not None and _may_lack_rights(task, decision, seen):
             driver_effects.restore_account(context, body, meta, task, pod)
@@ -248,6 +250,11 @@ def _is_outdated(task: JobSpec, decision: drivers.DriverDecision, seen: JobView)
     followed = (seen.report or {}).get("executorsWanted")
     runs = decision.action is Action.NONE and decision.memory.phase == "Running"
     return runs and None not in (followed, task.instances) and followed != task.instances
+
+
+def _waits_for_needs(decision: drivers.DriverDecision) -> bool:
+    """Return whether a driver may wait for something without which its pod does not start."""
+    return decision.action is Action.NONE and decision.memory.phase == "Pending"
 
 
 def _may_lack_rights(task: JobSpec, decision: drivers.DriverDecision, seen: JobView) -> bool:
