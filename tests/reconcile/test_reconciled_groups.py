@@ -336,6 +336,24 @@ def test_driver_that_waits_gets_the_claim_or_the_key_that_somebody_deleted() -> 
         assert paused.names(kind) == []
 
 
+def test_job_that_is_made_anew_waits_for_the_driver_of_the_former_one() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)
+    former = {**group, "metadata": {**group["metadata"], "uid": "former"}}
+    pod = run([former], [cluster()], group_with_offsets()).get("v1", "Pod", "n", "g-driver")
+    assert pod is not None
+    orphan = {**pod, "metadata": {**pod["metadata"], "ownerReferences": []}}
+    for found, status, why in ((pod, "False", "Stopping"), (orphan, "True", "ResourceConflict")):
+        kube = run([group], [cluster(), found], group_with_offsets())
+        assert kube.get("v1", "Pod", "n", "g-driver") == found
+        assert reason(kube, "ConsumerGroup", "g") == why
+        left = kube.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "g")
+        assert left is not None
+        stalled = condition_of(left["status"], "Stalled")
+        assert stalled is not None
+        assert stalled["status"] == status
+
+
 def test_job_that_stalled_after_a_change_may_go_back_to_its_former_query() -> None:
     """What its driver found wrong with the state, or with the query, is no query to keep."""
 

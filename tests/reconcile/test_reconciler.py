@@ -11,7 +11,7 @@ from odradek.zk.operations import Operation
 from odradek_operator.loop.reconciler import Reconciler
 from odradek_operator.shared import metrics, zookeeper
 from odradek_operator.shared.connect_strings import qualified
-from odradek_operator.shared.spec import FINALIZER, ClusterKey
+from odradek_operator.shared.spec import API_VERSION, FINALIZER, ClusterKey
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import ResourceStore, key_of
 from tests.reconcile.in_memory import (
@@ -261,6 +261,26 @@ def test_deleted_user_goes_without_zookeeper_once_what_it_has_there_may_stay(pau
         assert found["metadata"]["finalizers"] == []
         assert [one.reason for one in kube.told] == ["UserRetained"]
     assert zookeeper.committed == []
+
+
+def test_user_that_is_made_anew_waits_for_the_secret_of_the_former_one() -> None:
+    wanted: dict[str, Any] = {
+        "clusterRef": {"name": "c"},
+        "authentication": {"type": "scram-sha-512"},
+    }
+    user = resource("User", "u", **wanted)
+    user["metadata"]["finalizers"] = [FINALIZER]
+    former = {"apiVersion": API_VERSION, "kind": "User", "name": "u", "uid": "former"}
+    for owner, why in (
+        (former, "SecretTerminating"),
+        ({**former, "name": "other"}, "SecretInUse"),
+        ({**former, "apiVersion": "user.openshift.io/v1"}, "SecretInUse"),
+    ):
+        meta = {"name": "u", "namespace": "n", "ownerReferences": [owner]}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta}
+        kube = run([user], [cluster(), secret], existing_topic())
+        assert reason(kube, "User", "u") == why
+        assert kube.get("v1", "Secret", "n", "u") == secret
 
 
 def test_topics_whose_names_metrics_cannot_tell_apart_are_not_both_created() -> None:

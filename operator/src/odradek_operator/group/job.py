@@ -29,7 +29,7 @@ from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.objects import EXECUTORS, Object, belongs_to
+from odradek_operator.shared.objects import EXECUTORS, Object, belongs_to, is_of_former
 from odradek_operator.shared.pods import pending_reason
 from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Condition
@@ -102,11 +102,12 @@ def _run(run: JobRun, body: Body, task: JobSpec, told: tuple[Condition, ...]) ->
     made = driver_objects.driver_pod(meta, task, context.platform, text)
     memory = drivers.remember(body.get("status", {}))
     marked = made["metadata"]["annotations"][drivers.SPEC_HASH]
-    foreign = pod is not None and not belongs_to(meta.uid, pod)
-    if foreign:
-        taken = status.stalled(
-            "ResourceConflict", f"pod {driver} exists and does not belong to this job"
-        )
+    if pod is not None and not belongs_to(meta.uid, pod):
+        why = f"pod {driver} exists and does not belong to this job"
+        taken = status.stalled("ResourceConflict", why)
+        if is_of_former(meta, pod):
+            why = f"{driver_effects.how_it_ends(meta)}: it is of a former one of this name"
+            taken = status.progressing("Stopping", why)
         status_update.write_status(context, body, taken, remembered(body))
         return OBSERVE_SECONDS
     if not task.suspend and (pod is None or driver_effects.hash_of(pod) != marked):

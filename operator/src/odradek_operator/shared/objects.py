@@ -34,6 +34,16 @@ def belongs_to(uid: str, one: Mapping[str, Any]) -> bool:
     return any(owner["uid"] == uid for owner in one["metadata"].get("ownerReferences", ()))
 
 
+def is_of_former(meta: ResourceMeta, one: Mapping[str, Any]) -> bool:
+    """Return whether an object is of a former resource of this kind and name, and goes with it."""
+    return any(
+        (owner.get("apiVersion"), owner["kind"], owner["name"])
+        == (API_VERSION, meta.kind, meta.name)
+        and owner["uid"] != meta.uid
+        for owner in one["metadata"].get("ownerReferences", ())
+    )
+
+
 def is_foreign(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
     """Return whether an object in the place of an owned one was made by somebody else.
 

@@ -21,7 +21,7 @@ from odradek_operator.shared.authorities import CLIENTS_CA, AuthorityState
 from odradek_operator.shared.certificates import Pair
 from odradek_operator.shared.cluster_secrets import CA_CERTIFICATE
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.objects import Object, belongs_to
+from odradek_operator.shared.objects import Object, belongs_to, is_of_former
 from odradek_operator.shared.spec import ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.user import secret
@@ -59,6 +59,9 @@ def look(context: ReconcileContext, meta: ResourceMeta, wanted: UserSpec) -> Sec
         return SecretPlan()
     live = context.kube.get("v1", "Secret", meta.namespace, meta.name)
     if live is not None and not belongs_to(meta.uid, live):
+        if is_of_former(meta, live):
+            text = f"Secret {meta.name} is of a former User of this name, and goes with it"
+            return status.progressing("SecretTerminating", text)
         text = f"""
             Secret {meta.name} exists and does not belong to this User: delete or rename it, or give
             the User another name
