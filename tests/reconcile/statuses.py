@@ -53,6 +53,7 @@ REASONS = {
         TopicDeletionDisabled
         InvalidReplicationFactor InvalidConfig InvalidReplicaAssignment InvalidTopicPattern
         JobFailing InvalidJob TopicRecreated DataTruncated StatefulQueryChanged BatchOverdue
+        ClaimDeleted
         ResetTooLarge ResetWithoutPartitions InvalidReset
         SecretInUse SuperUser InvalidPassword InvalidAcl InvalidClientsAuthority SecretRejected
         TooManyAcls ZooKeeperRefuses CertificateNeeded

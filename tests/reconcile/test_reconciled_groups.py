@@ -336,6 +336,35 @@ def test_driver_that_waits_gets_the_claim_or_the_key_that_somebody_deleted() -> 
         assert paused.names(kind) == []
 
 
+def test_driver_whose_volume_would_go_with_it_is_left_to_the_user() -> None:
+    task: dict[str, Any] = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "topics": ["t"]}
+    first = resource("ConsumerGroup", "g", job=task, **wanted)
+    started = run([first], [cluster()], group_with_offsets())
+    seen = started.get("odradek.io/v1alpha1", "ConsumerGroup", "n", "g")
+    pod = started.get("v1", "Pod", "n", "g-driver")
+    claim = started.get("v1", "PersistentVolumeClaim", "n", "g-data")
+    assert seen is not None
+    assert pod is not None
+    assert claim is not None
+    meta = {**claim["metadata"], "deletionTimestamp": "2026-11-21T12:00:00Z"}
+    doomed = {**claim, "metadata": meta}
+    ended = {**pod, "status": {"phase": "Failed"}}
+    changes: list[dict[str, Any]] = [{"sql": "select 1"}, {"suspend": True}]
+    for change in changes:
+        body = resource("ConsumerGroup", "g", job={**task, **change}, **wanted)
+        body["status"] = seen["status"]
+        kube = run([body], [cluster(), pod, doomed], group_with_offsets())
+        assert kube.names("Pod") == ["g-driver"]
+        assert reason(kube, "ConsumerGroup", "g") == "ClaimDeleted"
+        assert "delete pod g-driver yourself" in kube.statuses[-1]["conditions"][0]["message"]
+        # What it remembers of the job is as it was.
+        assert kube.statuses[-1]["job"] == seen["status"]["job"]
+        for others in ([pod, claim], [ended, doomed]):
+            kube = run([body], [cluster(), *others], group_with_offsets())
+            assert kube.names("Pod") == []
+
+
 def test_job_that_is_made_anew_waits_for_the_driver_of_the_former_one() -> None:
     task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
     group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)

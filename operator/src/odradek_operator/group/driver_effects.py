@@ -8,12 +8,11 @@ from typing import Any
 from odradek_operator.group import driver as drivers
 from odradek_operator.group import driver_objects, job_account
 from odradek_operator.group.driver import Action
-from odradek_operator.shared import apply, status, status_update
+from odradek_operator.shared import apply, pods, status, status_update
 from odradek_operator.shared.apply import GROWN, ReconcileContext
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import Object, belongs_to
-from odradek_operator.shared.pods import pending_reason
 from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 
@@ -108,10 +107,28 @@ def restore_needs(
             _create(context, key)
         return
     claim = driver_objects.claim(meta, task)
-    if claim is None or pending_reason(pod) is None:
+    if claim is None or pods.pending_reason(pod) is None:
         return
     if _is_missing(context, claim) and apply.still_wanted(context, body):
         context.kube.apply(claim)
+
+
+def why_held(context: ReconcileContext, meta: ResourceMeta, pod: Object) -> str | None:
+    """Return why only the user may end a driver's pod: its volume, with the data, goes with it.
+
+    None: it may end. Kubernetes lets a deleted claim live as long as a pod that runs with it.
+    """
+    name = driver_objects.claim_name(meta.name)
+    has_ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+    if has_ended or name not in pods.claims(pod):
+        return None
+    claim = context.kube.get("v1", "PersistentVolumeClaim", meta.namespace, name)
+    if claim is None or "deletionTimestamp" not in claim["metadata"]:
+        return None
+    return (
+        f"somebody deleted the volume claim {name}, whose data goes when the driver ends: save "
+        f"what you need, then delete pod {driver_objects.driver_name(meta.name)} yourself"
+    )
 
 
 def _is_missing(context: ReconcileContext, wanted: Object) -> bool:

@@ -146,6 +146,12 @@ def _run(run: JobRun, body: Body, task: JobSpec, told: tuple[Condition, ...]) ->
         status_update.write_status(context, body, (*waits, status.paused(True)), remembered(body))
         return OBSERVE_SECONDS
     try:
+        if decision.action is Action.DELETE and pod is not None:
+            held = driver_effects.why_held(context, meta, pod)
+            if held is not None:
+                waits = status.stalled("ClaimDeleted", f"{held}; pending: {decision.message}")
+                status_update.write_status(context, body, waits, remembered(body))
+                return OBSERVE_SECONDS
         if decision.action is Action.CREATE and job_user.has_secret(task):
             job_user.ensure(context, meta, wanted, task, run.around, driver_objects.labels(meta))
         if not cluster.paused:
