@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from odradek.protocol.messages.fetch import (
 from odradek.protocol.regions import part_length
 from tests.support.broker import STEADY, Broker, Cluster, wait_until
 from tests.support.clients import QUIET, consume_all, create_topic, produce_all
-from tests.support.ports import free_port
+from tests.support.with_metrics import WithMetrics
 
 TOPIC = "quiet"
 PARTITIONS = 3
@@ -126,26 +125,6 @@ async def test_a_topic_made_anew_within_a_session_is_another(cluster: Cluster) -
     records = found[0].record_set
     assert isinstance(records, bytes | memoryview)
     assert b"present" in bytes(records)
-
-
-class WithMetrics(Broker):
-    """A broker that shows its metrics."""
-
-    def __init__(
-        self, directory: Path, broker_id: int, connect: str, settings: Mapping[str, str]
-    ) -> None:
-        self.metrics_port = free_port()
-        with_metrics = {**settings, "odradek.metrics.port": str(self.metrics_port)}
-        super().__init__(directory, broker_id, connect, with_metrics)
-
-    def metric(self, name: str) -> float:
-        """Return the value of a series without labels."""
-        url = f"http://127.0.0.1:{self.metrics_port}/metrics"
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            text: str = answer.read().decode()
-        return next(
-            float(line.split()[1]) for line in text.splitlines() if line.startswith(f"{name} ")
-        )
 
 
 def test_followers_have_sessions_and_begin_new_ones_when_their_leader_comes_back(

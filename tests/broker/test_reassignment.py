@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,8 +25,10 @@ from kazoo.exceptions import NoNodeError
 
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk import znodes
-from tests.support.broker import Broker, Cluster, start_together, wait_until
+from tests.support import preloaded
+from tests.support.broker import STEADY, Broker, Cluster, start_together, wait_until
 from tests.support.clients import await_leaders, make_topic, produce_all
+from tests.support.with_metrics import WithMetrics
 
 PARTITIONS = 6
 RECORDS = 600
@@ -198,3 +201,67 @@ def test_either_side_copies_no_faster_than_its_throttle_until_that_is_lifted(
         "the partitions have moved",
     )
     assert copied() >= size
+
+
+def test_replica_that_is_added_is_missing_only_if_it_goes_after_it_was_in_sync(
+    tmp_path: Path,
+) -> None:
+    """As Kafka counts under-replicated partitions, in the metric of the leader and in commands."""
+    settings = {**STEADY, "replica.lag.time.max.ms": "6000"}
+    with (
+        Cluster(tmp_path, brokers=3, settings=settings, kind=WithMetrics) as cluster,
+        cluster.zookeeper.client() as client,
+    ):
+        leader = cluster.brokers[1]
+        assert isinstance(leader, WithMetrics)
+
+        def leader_epoch() -> int:
+            path = znodes.state_path("t", 0)
+            return znodes.decode_state(path, client.get(path)[0]).leader_epoch
+
+        def await_role(epoch: int) -> None:
+            role = f"t-0: leader in leader epoch {epoch},"
+            wait_until(lambda: role in leader.log_text(), f"broker 1 leads in epoch {epoch}")
+
+        def described(*options: str) -> list[dict[str, object]]:
+            command = ("topics", "describe", "t", *options, "-o", "json")
+            at = ("--bootstrap-server", leader.address)
+            done = preloaded.run("odradek", *command, *at, timeout=120)
+            assert (done.returncode, done.stderr) == (0, "")
+            found: list[dict[str, object]] = json.loads(done.stdout)
+            return found
+
+        def under_replicated() -> tuple[float, int]:
+            """Return what the metric of the leader says, and what the command finds."""
+            metric = leader.metric("odradek_under_replicated_partitions")
+            return metric, len(described("--under-replicated-partitions"))
+
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        make_topic(admin, NewTopic("t", 1, replica_assignment=[[1, 2]]))
+        await_leaders(cluster.bootstrap, "t")
+        produce_all(cluster.bootstrap, "t", [b"1"])
+        cluster.crash(3)
+        wait_until(lambda: controller(client) in (1, 2), "the controller is up")
+        before = leader_epoch()
+        wanted = {TopicPartition("t", 0): (1, 2, 3)}
+        client.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(wanted))
+        wait_until(lambda: leader_epoch() > before, "the move has begun")
+        await_role(leader_epoch())
+        wait_until(lambda: described()[0]["replicas"] == [1, 2, 3], "the leader tells of it")
+        assert placed(client, "t").adding == {0: (3,)}
+        assert under_replicated() == (0, 0)
+
+        cluster.brokers[3].start()
+        whole = znodes.TopicAssignment({0: (BrokerId(1), BrokerId(2), BrokerId(3))})
+        wait_until(lambda: placed(client, "t") == whole, "the move is over")
+        wait_until(lambda: described()[0]["isr"] == [1, 2, 3], "all are in sync")
+        last = leader_epoch()
+        await_role(last)
+        assert under_replicated() == (0, 0)
+
+        # Its session lasts: the leader removes it from the ISR in the epoch that ended the move.
+        cluster.brokers[3].signal(signal.SIGSTOP)
+        produce_all(cluster.bootstrap, "t", [b"2"])
+        assert leader.metric("odradek_under_replicated_partitions") == 1
+        assert leader_epoch() == last
+        wait_until(lambda: under_replicated() == (1, 1), "the command misses it, too")

@@ -11,6 +11,7 @@ from odradek.controller.candidacy import CandidateEvent, CandidateState
 from odradek.controller.context import ControllerContext, ControllerSettings
 from odradek.controller.election import Available, Cause, Choice
 from odradek.controller.events import Leadership
+from odradek.controller.replica_assignment import ReplicaAssignment
 from odradek.controller.states import IllegalControllerTransitionError, PartitionPhase, ReplicaPhase
 from odradek.controller.step import broker_events, load_events
 from odradek.protocol.errors import KafkaError
@@ -110,6 +111,38 @@ def test_reassignments_that_do_not_fit_into_a_znode_are_refused_and_fewer_are_no
     assert len(every) == many
     assert "Reassign fewer partitions at a time" in every[TopicPartition("t", 0)].message
     assert not refused(many // 2)
+
+
+MOVE = ReplicaAssignment(broker_ids(3, 4, 1, 2), broker_ids(3, 4), broker_ids(1, 2))
+GROWTH = ReplicaAssignment(broker_ids(1, 2, 3), broker_ids(2, 3))
+# It was to add 3, too.
+REPLACED = ReplicaAssignment(broker_ids(1, 2, 3), broker_ids(2, 3), broker_ids(3))
+
+
+@pytest.mark.parametrize(
+    ("assigned", "deleted", "isr", "told"),
+    [
+        (MOVE, (), (1, 2), MOVE),
+        # The whole target is in sync, and was not told to take over yet.
+        (MOVE, (), (1, 2, 3, 4), MOVE),
+        (MOVE, (1, 2), (3, 4), ReplicaAssignment(broker_ids(3, 4))),
+        # One of them fell out again after the handover.
+        (MOVE, (1, 2), (3,), ReplicaAssignment(broker_ids(3, 4))),
+        (GROWTH, (), (1, 2), GROWTH),
+        (GROWTH, (), (1, 2, 3), ReplicaAssignment(broker_ids(1, 2, 3))),
+        (REPLACED, (), (1, 2, 3), REPLACED),
+        (REPLACED, (3,), (1,), ReplicaAssignment(broker_ids(1, 2), broker_ids(2))),
+        (REPLACED, (3,), (1, 2), ReplicaAssignment(broker_ids(1, 2))),
+        (ReplicaAssignment(broker_ids(1, 2)), (), (1,), ReplicaAssignment(broker_ids(1, 2))),
+    ],
+)
+def test_replicas_are_told_of_a_reassignment_until_it_is_done(
+    assigned: ReplicaAssignment,
+    deleted: tuple[int, ...],
+    isr: tuple[int, ...],
+    told: ReplicaAssignment,
+) -> None:
+    assert assigned.as_told(broker_ids(*deleted), broker_ids(*isr)) == told
 
 
 # --- start of a controller ---

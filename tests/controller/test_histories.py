@@ -42,8 +42,10 @@ class Histories(RuleBasedStateMachine):
         self.names = itertools.count()
         self.topics: dict[str, TopicAssignment] = {}
         self.stops: set[tuple[BrokerId, TopicPartition]] = set()
-        # (broker, partition) -> leader epoch and replicas it was told
-        self.roles: dict[tuple[BrokerId, TopicPartition], tuple[int, tuple[BrokerId, ...]]] = {}
+        # (broker, partition) -> leader epoch and assignment it was told
+        self.roles: dict[
+            tuple[BrokerId, TopicPartition], tuple[int, replica_assignment.ReplicaAssignment]
+        ] = {}
         # (broker, partition) -> leader, leader epoch, offline replicas
         self.metadata: dict[
             tuple[BrokerId, TopicPartition], tuple[BrokerId, int, tuple[BrokerId, ...]]
@@ -70,7 +72,10 @@ class Histories(RuleBasedStateMachine):
                 elif isinstance(action, events.LeaderAndIsr):
                     for role in action.roles:
                         epoch = role.leadership.state.leader_epoch
-                        self.roles[action.to, role.partition] = (epoch, role.replicas)
+                        told_assignment = replica_assignment.ReplicaAssignment(
+                            role.replicas, role.adding, role.removing
+                        )
+                        self.roles[action.to, role.partition] = (epoch, told_assignment)
                 elif isinstance(action, events.UpdateMetadata):
                     for to, sent in itertools.product(action.to, action.partitions):
                         told = sent.leadership.state
@@ -194,7 +199,8 @@ class Histories(RuleBasedStateMachine):
         for one, found in list(self.znodes.items()):
             if one.topic in self.context.deletions or found.state.leader not in self.live:
                 continue
-            if set(self.roles[found.state.leader, one][1]) & set(self.live) - set(found.state.isr):
+            told = self.roles[found.state.leader, one][1]
+            if set(told.replicas) & set(self.live) - set(found.state.isr):
                 self.write_isr(one, found, BROKERS)
 
     @rule()
@@ -264,9 +270,13 @@ class Histories(RuleBasedStateMachine):
         leader = found.state.leader
         if leader not in self.live:
             return
-        epoch, replicas = self.roles[leader, one]
+        epoch, told_assignment = self.roles[leader, one]
         assert epoch == found.state.leader_epoch
-        isr = tuple(r for r in replicas if r == leader or (r in members and r in self.live))
+        isr = tuple(
+            each
+            for each in told_assignment.replicas
+            if each == leader or (each in members and each in self.live)
+        )
         changed = partition_state(leader, epoch, isr, 1)
         self.znodes[one] = Leadership(changed, found.zk_version + 1)
         if told:
@@ -354,9 +364,17 @@ class Histories(RuleBasedStateMachine):
             for broker in self.kept_replicas(one):
                 # A follower that shuts down was told to stop instead.
                 if broker in self.live and broker not in self.context.shutting_down:
-                    told, replicas = self.roles[broker, one]
-                    assert told == epoch
-                    assert set(replicas) == set(self.kept_replicas(one))
+                    told_epoch, told = self.roles[broker, one]
+                    assert told_epoch == epoch
+                    assert set(told.replicas) == set(self.kept_replicas(one))
+                    self.check_lists(one, told)
+
+    def check_lists(self, one: TopicPartition, told: replica_assignment.ReplicaAssignment) -> None:
+        """Check what a broker was told to be added and removed: nothing, once that is done."""
+        assigned, kept = self.assignment(one), self.kept_replicas(one)
+        present = assigned.without([each for each in assigned.replicas if each not in kept])
+        if told.is_being_reassigned or present.removing:
+            assert (told.adding, told.removing) == (present.adding, present.removing)
 
     @invariant()
     def every_started_deletion_waits_for_an_answer(self) -> None:

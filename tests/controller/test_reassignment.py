@@ -74,6 +74,30 @@ def stopped(cluster: Cluster, broker_id: int) -> bool:
     )
 
 
+def lists(cluster: Cluster, broker_id: int) -> tuple[int, list[int], list[int]] | None:
+    """Return leader epoch, added and removed replicas that a broker received last, if any."""
+    received = [
+        (one.leader_epoch, one.adding_replicas, one.removing_replicas)
+        for request in cluster.requests(broker_id, control.LeaderAndIsrRequest)
+        for topic in request.topic_states
+        for one in topic.partition_states
+    ]
+    return received[-1] if received else None
+
+
+async def test_replicas_are_told_what_is_added_until_it_is_in_sync(cluster: Cluster) -> None:
+    one, *_ = await start(cluster, 1, 2, 3)
+    every = (1, 2, 3)
+    await one.reassign({PARTITION: broker_ids(*every)})
+    await until(lambda: all(lists(cluster, each) == (1, [3], []) for each in every))
+    await join(one.session, 1, *every)
+    await until(lambda: all(lists(cluster, each) == (2, [], []) for each in every))
+    while (await topic(one.session)).adding:
+        await asyncio.sleep(0.01)
+    assert await topic(one.session) == topic_assignment({0: every})
+    assert all(lists(cluster, each) == (2, [], []) for each in every)
+
+
 async def test_request_in_zookeeper_reassigns_a_partition_and_is_removed(cluster: Cluster) -> None:
     one, *_ = await start(cluster, 1, 2, 3)
     session = await cluster.session()
@@ -99,7 +123,11 @@ async def test_reassignment_continues_under_the_next_controller(cluster: Cluster
     await one.session.close()
     await until(lambda: two.active or three.active)
     await until(lambda: cluster.roles(3)["t", 0][::2] == (2, [2]))
+    told = lists(cluster, 3)
+    assert told is not None
+    assert told[1:] == ([3], [1]), "the topic's znode has them"
     await join(session, 2, 2, 3)
+    await until(lambda: lists(cluster, 3) == (told[0] + 1, [], []))
     while (await topic(session)).adding:
         await asyncio.sleep(0.01)
     # The reassignment does not wait for the deletion on a broker that is gone.

@@ -256,7 +256,10 @@ def render(action: events.Action) -> list[str]:
         case events.LeaderAndIsr(to, roles, _):
             return [f"leader-and-isr to {to}:"] + [
                 f"  {one.partition} {describe(one.leadership)} version={one.leadership.zk_version}"
-                f" replicas={ids(one.replicas)}" + (" new" if one.is_new else "")
+                f" replicas={ids(one.replicas)}"
+                + (f" adding={ids(one.adding)}" if one.adding else "")
+                + (f" removing={ids(one.removing)}" if one.removing else "")
+                + (" new" if one.is_new else "")
                 for one in roles
             ]
         case events.StopReplicas(to, partitions, delete):

@@ -169,6 +169,9 @@ class Simulation:
                     == getattr(partition, "leader_epoch", None)
                 ):
                     return False
+                # What was added once is not to be left out of the under-replicated for good.
+                if getattr(partition, "adding", ()):
+                    return False
         return True
 
     def _is_left_over(self, key: TopicPartition, replicas: tuple[int, ...]) -> bool:

@@ -189,6 +189,7 @@ class Replicas:
         controller_epoch: int = 1,
         topic: str = TOPIC,
         is_new: bool = True,
+        adding: Sequence[int] = (),
     ) -> object:
         """Send one LeaderAndIsr for the partition, and return its result."""
         return await self.manager.become_leader_or_follower(
@@ -205,6 +206,7 @@ class Replicas:
                         isr=list(isr),
                         zk_version=epoch,
                         replicas=list(replicas),
+                        adding_replicas=list(adding),
                         is_new=is_new,
                     )
                 ],

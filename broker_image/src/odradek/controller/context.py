@@ -237,6 +237,16 @@ class Draft:
             one for one in replicas if phases.get(Replica(partition, one)) not in DELETION_PHASES
         )
 
+    def told_assignment(self, partition: TopicPartition) -> ReplicaAssignment:
+        """Return the assignment that LeaderAndIsr tells: see `ReplicaAssignment.as_told`."""
+        kept, topic = self.kept_replicas(partition), self.topics[partition.topic]
+        if partition.partition not in topic.adding and partition.partition not in topic.removing:
+            return ReplicaAssignment(kept)
+        current = replica_assignment.of(topic, partition.partition)
+        leadership = self.leaderships.get(partition)
+        deleted = [one for one in current.replicas if one not in kept]
+        return current.as_told(deleted, () if leadership is None else leadership.state.isr)
+
     def is_deleting(self, replica: Replica) -> bool:
         """Return whether a replica is being deleted."""
         return self.replicas.get(replica) in DELETION_PHASES
@@ -402,13 +412,12 @@ class Draft:
         A replica that a reassignment adds is new until it is in sync: it may be created on any
         disk, whatever a failed disk may have held.
         """
-        leadership, replicas = self.leaderships[partition], self.kept_replicas(partition)
-        adding = self.topics[partition.topic].adding.get(partition.partition, ())
+        leadership, told = self.leaderships[partition], self.told_assignment(partition)
         for broker_id in to:
-            if broker_id in self.brokers and broker_id in replicas:
-                new = is_new or (broker_id in adding and broker_id not in leadership.state.isr)
+            if broker_id in self.brokers and broker_id in told.replicas:
+                new = is_new or (broker_id in told.adding and broker_id not in leadership.state.isr)
                 self._roles.setdefault(broker_id, {})[partition] = PartitionRole(
-                    partition, leadership, replicas, new
+                    partition, leadership, told.replicas, told.adding, told.removing, new
                 )
 
     def add_stop_replica(self, to: BrokerId, partition: TopicPartition, delete: bool) -> None:

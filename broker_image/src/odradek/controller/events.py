@@ -266,11 +266,16 @@ class UpdateMetadata:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRole:
-    """A partition in LeaderAndIsr; `is_new` if the replica cannot have existed before."""
+    """A partition in LeaderAndIsr; `is_new` if the replica cannot have existed before.
+
+    `adding` and `removing` are those of the replicas that a reassignment adds and removes.
+    """
 
     partition: TopicPartition
     leadership: Leadership
     replicas: tuple[BrokerId, ...]
+    adding: tuple[BrokerId, ...]
+    removing: tuple[BrokerId, ...]
     is_new: bool
 
 

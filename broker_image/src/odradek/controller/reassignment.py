@@ -7,12 +7,15 @@ So every function here may be repeated, and a new controller continues where the
     1. the topic's znode gets the assignment with target and origin (`AssignmentsWritten`)
     2. a new leader epoch sends it to all replicas; the added ones begin to fetch
     3. when the whole target is in sync, a new state has leader and in-sync replicas of the target
-       only
+       only, and its leader epoch tells the target that nothing is added or removed any more
     4. the other replicas are stopped and deleted; a broker that is down deletes its own on return
     5. the topic's znode gets the target only, and the entry is removed from its znode
 
 A reassignment that is replaced or cancelled starts again at 1 with another target. Replicas that
 belong to neither target nor origin go through 3 and 4 at once, whatever the others do.
+
+Brokers do not count what is added when they look for under-replicated partitions, and take the
+lists of a new leader epoch only. So there is one whenever the lists change.
 """
 
 from collections.abc import Iterable, Mapping
@@ -193,6 +196,7 @@ def _wanted(current: ReplicaAssignment, target: tuple[BrokerId, ...] | None) -> 
 def on_assignments_written(draft: Draft, event: AssignmentsWritten) -> None:
     """Take over written assignments: start added replicas, and finish complete reassignments."""
     before = {one: draft.assignment(one) for one in event.written}
+    told = {one: draft.told_assignment(one) for one, known in before.items() if known is not None}
     draft.set_assignments(event.written)
     finished: dict[TopicPartition, tuple[BrokerId, ...] | None] = {}
     for partition, after in event.written.items():
@@ -211,7 +215,8 @@ def on_assignments_written(draft: Draft, event: AssignmentsWritten) -> None:
         for broker_id in added:
             draft.forget_replica(Replica(partition, broker_id))
             draft.enter_replica(Replica(partition, broker_id), ReplicaPhase.NEW)
-        if added:
+        lists = told[partition].adding, told[partition].removing
+        if added or lists != (after.adding, after.removing):
             announce(draft, partition)
         else:
             draft.add_update_metadata(draft.brokers, [partition])
@@ -260,8 +265,11 @@ def release(draft: Draft, partition: TopicPartition) -> None:
                 deletion.start(draft, Replica(partition, broker_id))
 
 
-def proceed(draft: Draft, partition: TopicPartition) -> None:
-    """Do the next step of a reassignment, if it is possible."""
+def proceed(draft: Draft, partition: TopicPartition, announced: bool = False) -> None:
+    """Do the next step of a reassignment, if it is possible.
+
+    `announced`: this step sends the replicas a new leader epoch.
+    """
     leadership, current = draft.leaderships.get(partition), draft.assignment(partition)
     if leadership is None or current is None or not current.is_being_reassigned:
         return
@@ -275,15 +283,23 @@ def proceed(draft: Draft, partition: TopicPartition) -> None:
             announce(draft, partition)
     elif ReplicaPhase.DELETION_STARTED not in phases:
         if _can_hand_over(draft, partition, current, state):
-            draft.write_assignment(partition, ReplicaAssignment(current.target))
+            is_adding = any(one not in current.removing for one in current.adding)
+            if is_adding and not announced and not _is_handed_over(draft, partition, current):
+                # First the replicas are told that nothing is added any more: once the znode says
+                # so, no later controller would tell them.
+                announce(draft, partition)
+            else:
+                draft.write_assignment(partition, ReplicaAssignment(current.target))
         elif leaving:
             draft.write_assignment(partition, current.without(leaving))
 
 
-def proceed_all(draft: Draft, partitions: Iterable[TopicPartition]) -> None:
-    """Do the next step of several reassignments."""
+def proceed_all(
+    draft: Draft, partitions: Iterable[TopicPartition], announced: bool = False
+) -> None:
+    """Do the next step of several reassignments; see `proceed`."""
     for partition in partitions:
-        proceed(draft, partition)
+        proceed(draft, partition, announced)
 
 
 def _leaving(
@@ -302,8 +318,13 @@ def _can_hand_over(
     draft: Draft, partition: TopicPartition, current: ReplicaAssignment, state: PartitionState
 ) -> bool:
     """Return whether the target can take over: it is in sync, or the handover has begun."""
-    if all(one in state.isr for one in current.target):
-        return True
+    return all(one in state.isr for one in current.target) or _is_handed_over(
+        draft, partition, current
+    )
+
+
+def _is_handed_over(draft: Draft, partition: TopicPartition, current: ReplicaAssignment) -> bool:
+    """Return whether replicas of the origin are being deleted: the target was told to take over."""
     return any(
         draft.is_deleting(Replica(partition, one))
         for one in current.removing

@@ -57,6 +57,23 @@ class ReplicaAssignment:
             ends + neither, _without(ends, origin) + neither, _without(ends, target) + neither
         )
 
+    def as_told(
+        self, deleted: Collection[BrokerId], isr: Collection[BrokerId]
+    ) -> "ReplicaAssignment":
+        """Return the assignment as LeaderAndIsr tells it: without replicas that are being deleted.
+
+        To the brokers a reassignment is over once it removes no other replica and its target is in
+        sync, or was when the others began to be deleted, as in phase B of Kafka's controller. The
+        topic's znode follows.
+        """
+        kept = self.without(deleted)
+        if kept.removing:
+            return kept
+        is_handed_over = any(one not in self.abandoned for one in deleted)
+        if is_handed_over or all(one in isr for one in kept.replicas):
+            return ReplicaAssignment(kept.replicas)
+        return kept
+
     def without(self, brokers: Collection[BrokerId]) -> "ReplicaAssignment":
         """Return the assignment without replicas on these brokers."""
         return ReplicaAssignment(

@@ -1,8 +1,9 @@
-"""The controller's messages as requests of the protocol, in the versions of Kafka 2.2.
+"""The controller's messages as requests of the protocol, in the versions of Kafka 2.2 and 2.4.
 
-These versions are the first that name the broker epoch that they are meant for (KIP-380). A request
-may reach a broker only after it died and came back, perhaps with an empty disk. The restarted
-broker rejects requests meant for its previous broker epoch.
+UpdateMetadata and StopReplica are of the first versions that name the broker epoch that they are
+meant for (KIP-380). A request may reach a broker only after it died and came back, perhaps with an
+empty disk. The restarted broker rejects requests meant for its previous broker epoch. LeaderAndIsr
+is of the next version, the first that names the replicas which a reassignment adds (KIP-455).
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -35,7 +36,7 @@ from odradek.protocol.messages.control import (
 from odradek.values import SECURITY_PROTOCOLS
 from odradek.zk.znodes import BrokerEndpoint
 
-LEADER_AND_ISR_VERSION = 2
+LEADER_AND_ISR_VERSION = 3
 UPDATE_METADATA_VERSION = 5
 STOP_REPLICA_VERSION = 1
 
@@ -163,7 +164,15 @@ def _leader_and_isr(
     message: LeaderAndIsr, header: _Header, listener: str
 ) -> Generator[None, None, LeaderAndIsrRequest]:
     states = (
-        (one.partition.topic, LeaderAndIsrPartitionState(**_state(one), is_new=one.is_new))
+        (
+            one.partition.topic,
+            LeaderAndIsrPartitionState(
+                **_state(one),
+                adding_replicas=list(one.adding),
+                removing_replicas=list(one.removing),
+                is_new=one.is_new,
+            ),
+        )
         for one in message.roles
     )
     topics = yield from _by_topic(states)

@@ -206,7 +206,8 @@ def _on_states_written(draft: Draft, event: StatesWritten) -> None:
     for partition in event.missing:
         draft.causes.edit().pop(partition, None)
         draft.conflicts.edit().pop(partition, None)
-    reassignment.proceed_all(draft, [*event.written, *event.conflicts])
+    reassignment.proceed_all(draft, event.written, announced=True)
+    reassignment.proceed_all(draft, event.conflicts)
 
 
 def _take_state(draft: Draft, partition: TopicPartition, leadership: Leadership) -> None:

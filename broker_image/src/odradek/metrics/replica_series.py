@@ -36,8 +36,9 @@ def roles(replicas: ReplicaManager, controller: IsController) -> Iterator[Metric
         ("odradek_leader_count", "Partitions that this broker leads", len(led)),
         (
             "odradek_under_replicated_partitions",
-            "Partitions that this broker leads whose ISR lacks a replica",
-            sum(len(one.isr.committed) < len(one.replicas) for one in led),
+            "Partitions that this broker leads whose ISR lacks a replica, other than those that a "
+            "reassignment adds",
+            sum(one.is_under_replicated for one in led),
         ),
         (
             "odradek_under_min_isr_partitions",

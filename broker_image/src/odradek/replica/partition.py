@@ -80,9 +80,13 @@ class Partition:
     - The leader epoch never falls.
     - `followers` are the other replicas, and whatever else the in-sync set named, if this broker is
       leader; else there are none.
+
+    `adding` are those of the replicas that a reassignment adds (KIP-455). LeaderAndIsr names them
+    since version 3.
     """
 
     __slots__ = (
+        "adding",
         "broker_id",
         "clock_ms",
         "controller_epoch",
@@ -124,6 +128,7 @@ class Partition:
         self.controller_epoch = NO_EPOCH
         self.zk_version = -1
         self.replicas: tuple[int, ...] = ()
+        self.adding: tuple[int, ...] = ()
         self.isr = Isr(())
         self.followers: dict[int, FollowerProgress] = {}
         self.leader_epoch_start = 0
@@ -159,6 +164,15 @@ class Partition:
     def is_leader(self) -> bool:
         """Return whether this broker is the partition's leader."""
         return self.leader == self.broker_id
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Return whether this broker is leader and the committed in-sync set is too small.
+
+        As in Kafka, it is to be as large as the replicas without those that a reassignment adds.
+        """
+        lasting = sum(one not in self.adding for one in self.replicas)
+        return self.is_leader and len(self.isr.committed) < lasting
 
     def lead(self, state: LeaderAndIsrPartitionState) -> None:
         """Become leader of a new leader epoch.
@@ -209,6 +223,7 @@ class Partition:
         self.controller_epoch = state.controller_epoch
         self.zk_version = state.zk_version
         self.replicas = tuple(state.replicas)
+        self.adding = tuple(state.adding_replicas)
         self.isr = Isr(tuple(state.isr))
 
     def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> ErrorCode:
