@@ -24,7 +24,8 @@ from odradek.protocol.messages.configs import (
 from odradek.protocol.messages.metadata import MetadataResponseTopic
 from odradek.tools.client import EARLIEST, LATEST, Access, ToolClient, format_address
 from odradek.tools.errors import ToolError, refused
-from odradek.tools.topics import is_unavailable, is_under_replicated
+from odradek.tools.topics import is_unavailable
+from odradek.tools.under_replication import Adding, adding_replicas, under_replicated
 from odradek.values import TopicPartition
 
 TIMEOUT_MS: Final = 4000
@@ -114,13 +115,17 @@ class BrokerRow:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A cluster at a time (Unix). `problem` says why it is older than it should be."""
+    """A cluster at a time (Unix). `problem` says why it is older than it should be.
+
+    `adding` are the replicas that reassignments add: partitions without them count as whole.
+    """
 
     at: float
     cluster_id: str | None
     controller: int | None
     brokers: tuple[BrokerRow, ...]
     topics: Mapping[str, MetadataResponseTopic]
+    adding: Adding
     partitions: int
     under_replicated: int
     unavailable: int
@@ -189,6 +194,7 @@ class ClusterReader:
         client = self.client
         nodes = dict(client.nodes)
         whys = dict(zip(nodes, await asyncio.gather(*map(self._ping, nodes)), strict=True))
+        adding = await self._adding()
         topics = {topic.name: topic for topic in client.topics()}
         partitions = [one for topic in topics.values() for one in topic.partitions]
         led = Counter(one.leader_id for one in partitions)
@@ -215,8 +221,9 @@ class ClusterReader:
             client.controller,
             tuple(rows),
             topics,
+            adding,
             len(partitions),
-            sum(map(is_under_replicated, partitions)),
+            sum(len(under_replicated(topic, adding)) for topic in topics.values()),
             sum(map(is_unavailable, partitions)),
         )
         return self._last
@@ -231,6 +238,14 @@ class ClusterReader:
             return f"broker {node}: no answer in {_PING_S:.0f} s"
         self._answered[node] = time.time()
         return ""
+
+    async def _adding(self) -> Adding:
+        """Return the replicas that reassignments add; none if the controller does not tell."""
+        try:
+            async with asyncio.timeout(_PING_S):
+                return await adding_replicas(self.client)
+        except (ToolError, TimeoutError):
+            return {}
 
     # --- log directories ----------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from aiohttp import web
 from odradek.protocol.messages.metadata import MetadataResponseTopic
 from odradek.tools.configs import SOURCES
 from odradek.tools.errors import ToolError
-from odradek.tools.topics import is_unavailable, is_under_replicated
+from odradek.tools.topics import is_unavailable
+from odradek.tools.under_replication import under_replicated
 from odradek.values import TopicPartition
 from odradek_console.cluster import BROKER_CONFIG, TOPIC_CONFIG, Observation
 from odradek_console.groups import LagSample
@@ -107,7 +108,7 @@ async def topics(request: web.Request) -> web.Response:
         for name, topic in observation.topics.items()
         if wanted in name.lower()
         and (with_internal or not topic.is_internal)
-        and _has_state(topic, state)
+        and _has_state(observation, topic, state)
     ]
     shown, page = cut(names, whole_number(request, "page", 1, _MOST_PAGE), PAGE)
     rows = [observation.topics[name] for name in shown]
@@ -123,14 +124,14 @@ async def topics(request: web.Request) -> web.Response:
         q=_filter(request),
         state=state,
         internal=with_internal,
-        under=[sum(map(is_under_replicated, one.partitions)) for one in rows],
+        under=[len(under_replicated(one, observation.adding)) for one in rows],
         unavailable=[sum(map(is_unavailable, one.partitions)) for one in rows],
     )
 
 
-def _has_state(topic: MetadataResponseTopic, state: str) -> bool:
+def _has_state(observation: Observation, topic: MetadataResponseTopic, state: str) -> bool:
     if state == "under-replicated":
-        return any(map(is_under_replicated, topic.partitions))
+        return bool(under_replicated(topic, observation.adding))
     if state == "unavailable":
         return any(map(is_unavailable, topic.partitions))
     return True
@@ -166,6 +167,7 @@ async def topic(request: web.Request) -> web.Response:
         cluster=observation,
         topic=found,
         partitions=shown,
+        under={one.partition_index for one in under_replicated(found, observation.adding)},
         page=page,
         sizes=sizes,
         bounds={partition.partition: each for partition, each in bounds.items()},

@@ -24,7 +24,8 @@ from odradek.tools.command_line import (
     show_rows,
 )
 from odradek.tools.errors import ToolError
-from odradek.tools.topics import is_unavailable, is_under_replicated
+from odradek.tools.topics import is_unavailable
+from odradek.tools.under_replication import adding_replicas_or_warning, under_replicated
 
 _LOG_DIRS_VERSION: Final = 1
 _HEADER: Final = (
@@ -44,6 +45,7 @@ def command(bootstrap_server: str, command_config: Path | None, output: str) -> 
         async with connected(bootstrap_server, command_config) as brokers:
             nodes = sorted(brokers.nodes)
             disks = await asyncio.gather(*(_disks(brokers, node) for node in nodes))
+            adding = await adding_replicas_or_warning(brokers)
         partitions = [one for topic in brokers.topics() for one in topic.partitions]
         led = Counter(one.leader_id for one in partitions)
         held = Counter(node for one in partitions for node in one.replica_nodes)
@@ -64,7 +66,7 @@ def command(bootstrap_server: str, command_config: Path | None, output: str) -> 
             "controller": brokers.controller,
             "topics": len(brokers.topics()),
             "partitions": len(partitions),
-            "underReplicated": sum(map(is_under_replicated, partitions)),
+            "underReplicated": sum(len(under_replicated(one, adding)) for one in brokers.topics()),
             "unavailable": sum(map(is_unavailable, partitions)),
         }
         if output == "json":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +32,12 @@ from odradek.tools.command_line import (
 )
 from odradek.tools.errors import ToolError, is_number, shown
 from odradek.tools.retries import call_controller
+from odradek.tools.under_replication import (
+    Adding,
+    adding_replicas_or_warning,
+    is_under_replicated,
+    under_replicated,
+)
 
 # Since this version the broker's own defaults can be asked for.
 _CREATE_VERSION: Final = 4
@@ -62,25 +68,21 @@ def list_topics(
     async def work() -> None:
         async with connected(bootstrap_server, command_config) as brokers:
             topics = [one for one in brokers.topics() if not (exclude_internal and one.is_internal)]
+            adding = await adding_replicas_or_warning(brokers)
         header = ("TOPIC", "PARTITIONS", "REPLICATION-FACTOR", "UNDER-REPLICATED", "UNAVAILABLE")
-        show_rows(output, header, [_summary(topic) for topic in topics])
+        show_rows(output, header, [_summary(topic, adding) for topic in topics])
 
     run(work())
 
 
-def _summary(topic: MetadataResponseTopic) -> dict[str, Any]:
+def _summary(topic: MetadataResponseTopic, adding: Adding) -> dict[str, Any]:
     return {
         "topic": topic.name,
         "partitions": len(topic.partitions),
         "replicationFactor": max((len(one.replica_nodes) for one in topic.partitions), default=0),
-        "underReplicated": sum(map(is_under_replicated, topic.partitions)),
+        "underReplicated": len(under_replicated(topic, adding)),
         "unavailable": sum(map(is_unavailable, topic.partitions)),
     }
-
-
-def is_under_replicated(partition: MetadataResponsePartition) -> bool:
-    """Return whether a replica is not in sync."""
-    return len(partition.isr_nodes) < len(partition.replica_nodes)
 
 
 def is_unavailable(partition: MetadataResponsePartition) -> bool:
@@ -104,21 +106,27 @@ def describe(
     output: str,
 ) -> None:
     """Show the partitions of topics, by default of all: leader, replicas, in-sync replicas."""
-    wanted: list[Callable[[MetadataResponsePartition], bool]] = []
-    if under_replicated_partitions:
-        wanted.append(is_under_replicated)
-    if unavailable_partitions:
-        wanted.append(is_unavailable)
 
     async def work() -> None:
+        adding: Adding = {}
         async with connected(bootstrap_server, command_config) as brokers:
             topics = _chosen(brokers, names)
+            if under_replicated_partitions:
+                adding = await adding_replicas_or_warning(brokers)
+
+        def is_wanted(topic: str, one: MetadataResponsePartition) -> bool:
+            if under_replicated_partitions and is_under_replicated(topic, one, adding):
+                return True
+            if unavailable_partitions and is_unavailable(one):
+                return True
+            return not (under_replicated_partitions or unavailable_partitions)
+
         header = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "OFFLINE")
         rows = [
             _partition(topic.name, one)
             for topic in topics
             for one in sorted(topic.partitions, key=lambda one: one.partition_index)
-            if not wanted or any(is_wanted(one) for is_wanted in wanted)
+            if is_wanted(topic.name, one)
         ]
         show_rows(output, header, rows)
 
