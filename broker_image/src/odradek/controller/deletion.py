@@ -4,6 +4,9 @@ Every live replica receives StopReplica with delete. A replica that failed or wh
 becomes DELETION_INELIGIBLE; it is retried when its broker returns. The znodes are removed when all
 replicas are DELETION_SUCCESSFUL, the deletion request last. If the controller dies in between, the
 next one finds the request and starts again: deleting twice does no harm.
+
+A partition without a state never had a leader, and no broker was told to have a replica of it. So a
+topic may be made on brokers that never come, and deleted again.
 """
 
 from collections.abc import Collection
@@ -45,13 +48,17 @@ def _start_topic(draft: Draft, topic: str) -> None:
 
 
 def start(draft: Draft, replica: Replica) -> None:
-    """Start to delete a replica; it is ineligible while its broker is down."""
+    """Start to delete a replica; it is ineligible while its broker is down, if that may have it."""
     draft.enter_replica(replica, ReplicaPhase.OFFLINE)
     if replica.broker_id in draft.brokers:
         draft.enter_replica(replica, ReplicaPhase.DELETION_STARTED)
         draft.add_stop_replica(replica.broker_id, replica.partition, delete=True)
-    else:
+    elif replica.partition in draft.leaderships:
         draft.enter_replica(replica, ReplicaPhase.DELETION_INELIGIBLE)
+    else:
+        draft.enter_replica(
+            replica, ReplicaPhase.DELETION_STARTED, ReplicaPhase.DELETION_SUCCESSFUL
+        )
 
 
 def pause(draft: Draft, broker_id: BrokerId, partitions: Collection[TopicPartition]) -> None:
