@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from odradek.values import BrokerId, TopicPartition
+from odradek.zk import znodes
+from odradek.zk.payload import ZnodeError
 from odradek.zk.znodes import TopicAssignment
 from odradek_operator.reassignment import reassignment_spec, throttle
 from odradek_operator.reassignment import status as reassignment_status
@@ -24,9 +26,12 @@ from odradek_operator.reassignment.decide import (
     percent,
 )
 from odradek_operator.reassignment.placement import PlanError
+from odradek_operator.reassignment.znodes import read_request
 from odradek_operator.shared.spec import ResourceMeta
 from odradek_operator.shared.views import TopicView
+from odradek_operator.shared.zookeeper import ZooKeeper
 from tests.reconcile.in_memory import resource
+from tests.support.memory import MemoryZooKeeper
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 REF = {"name": "c"}
@@ -277,6 +282,20 @@ def test_preferred_leaders_are_elected_in_batches_where_they_are_in_sync() -> No
     assert (ended.ended, ended.count(MoveState.FAILED)) == ("Failed", 1)
     stopped = decide_preferred(plan, ReassignmentView(led, ALL, None), cancel=True, at_once=1)
     assert stopped.ended == "Cancelled"
+
+
+def test_a_request_to_elect_that_cannot_be_read_goes_and_one_to_move_does_not() -> None:
+    paths = znodes.PREFERRED_ELECTION_PATH, znodes.REASSIGN_PARTITIONS_PATH
+    zookeeper = cast("ZooKeeper", MemoryZooKeeper(dict.fromkeys(paths, b"torn")))
+    requested = read_request(zookeeper, paths[0])
+    assert requested == {}
+    with pytest.raises(ZnodeError, match=paths[1]):
+        read_request(zookeeper, paths[1])
+    # It is waited for, as any request, until the controller has deleted it.
+    led = {P[0]: PartitionView((0, 1), frozenset({0, 1}), 1)}
+    plan = replace(PLAN, targets={P[0]: (0, 1)}, originals={P[0]: (0, 1)})
+    waits = decide_preferred(plan, ReassignmentView(led, ALL, requested), cancel=False, at_once=1)
+    assert (waits.submit, waits.ended, waits.foreign) == ({}, None, None)
 
 
 def test_throttle_names_sources_and_copies_and_leaves_those_of_others() -> None:

@@ -75,7 +75,7 @@ def reconcile(context: ReconcileContext, body: Body, around: ReassignmentContext
 
 
 def _way_out(path: str) -> str:
-    if path not in (znodes.REASSIGN_PARTITIONS_PATH, znodes.PREFERRED_ELECTION_PATH):
+    if path != znodes.REASSIGN_PARTITIONS_PATH:
         return "mend it"
     return "delete it: the controller takes nothing from it, and no request while it is there"
 

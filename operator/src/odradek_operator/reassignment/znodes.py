@@ -6,16 +6,24 @@ from collections.abc import Iterable
 
 from odradek.values import TopicPartition
 from odradek.zk import znodes
+from odradek.zk.payload import ZnodeError
 from odradek_operator.shared.zookeeper import ZooKeeper
 
 
 def read_request(zookeeper: ZooKeeper, path: str) -> dict[TopicPartition, tuple[int, ...]] | None:
-    """Return the pending request to the controller to move or to elect; None if there is none."""
+    """Return the pending request to the controller to move or to elect; None if there is none.
+
+    Raises ZnodeError for a request to move that cannot be read.
+    """
     found = zookeeper.read([path])[path]
     if found is None:
         return None
     if path == znodes.PREFERRED_ELECTION_PATH:
-        return dict.fromkeys(znodes.decode_preferred_election(path, found.data), ())
+        try:
+            return dict.fromkeys(znodes.decode_preferred_election(path, found.data), ())
+        except ZnodeError:
+            # As for controllers, Kafka's too: it names no partition, and they delete it.
+            return {}
     return {
         one: tuple(replicas)
         for one, replicas in znodes.decode_reassignment(path, found.data).items()
