@@ -193,8 +193,11 @@ class ClusterReader:
             return replace(self._last, controller=None, brokers=silent, problem=str(error))
         client = self.client
         nodes = dict(client.nodes)
-        whys = dict(zip(nodes, await asyncio.gather(*map(self._ping, nodes)), strict=True))
-        adding = await self._adding()
+        # At once: where the controller hangs, both waits are for it.
+        answers, adding = await asyncio.gather(
+            asyncio.gather(*map(self._ping, nodes)), self._adding()
+        )
+        whys = dict(zip(nodes, answers, strict=True))
         topics = {topic.name: topic for topic in client.topics()}
         partitions = [one for topic in topics.values() for one in topic.partitions]
         led = Counter(one.leader_id for one in partitions)
