@@ -9,11 +9,11 @@ both stop. A Lease needs no CRD and fails the safe way. The holder renews it eve
 who wants it waits until it has not changed for LEASE_SECONDS by the waiter's own monotonic clock,
 so wall clocks do not matter. `check` is asked before every write and raises once the holder itself
 could no longer renew for DEADLINE_SECONDS, which is shorter than any waiter's patience. A write
-that has begun by then is over before that patience, too: the API server drops it after
-`write_seconds`. Znodes are written on condition of the versions that were read, so a late write
-fails where the next holder has written. A holder that lost it goes on asking and acts again once it
-has it: everything it does is level-triggered and conditional, so nothing that happened in between
-can mislead it.
+that has begun by then is over before that patience, too, unless its way to the API server takes
+longer than `kube.CONNECT_SECONDS`: the API server drops it after the rest of `write_seconds`.
+Znodes are written on condition of the versions that were read, so a late write fails where the next
+holder has written. A holder that lost it goes on asking and acts again once it has it: everything
+it does is level-triggered and conditional, so nothing that happened in between can mislead it.
 
 The identity is the pod's name: a container that was killed and starts again in the same pod is the
 same holder and goes on at once.
