@@ -114,5 +114,8 @@ def test_a_limit_that_spark_does_not_take_is_refused(statement: str, digits: str
         statements.parse(f"{statement} LIMIT {digits}")
 
 
-def test_the_largest_limit_is_that_of_spark() -> None:
-    assert statements.parse("PRINT 'a' LIMIT 2147483647") == Print("a", False, 2147483647)
+@pytest.mark.parametrize(
+    ("digits", "limit"), [("2147483647", 2147483647), ("00002147483647", 2147483647), ("000", 0)]
+)
+def test_the_largest_limit_is_that_of_spark(digits: str, limit: int) -> None:
+    assert statements.parse(f"PRINT 'a' LIMIT {digits}") == Print("a", False, limit)

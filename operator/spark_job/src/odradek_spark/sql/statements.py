@@ -176,10 +176,11 @@ def _query(text: str) -> RunQuery:
 
 
 def _limit(digits: str) -> int:
-    # Of thousands of digits Python makes no number.
-    if len(digits) > len(str(_MOST_ROWS)) or int(digits) > _MOST_ROWS:
+    # Of thousands of digits Python makes no number. Zeros before it change nothing.
+    significant = digits.lstrip("0") or "0"
+    if len(significant) > len(str(_MOST_ROWS)) or int(significant) > _MOST_ROWS:
         raise SqlError(f"LIMIT is at most {_MOST_ROWS}")
-    return int(digits)
+    return int(significant)
 
 
 def _without(clause: str, text: str) -> tuple[str, re.Match[str] | None]:
