@@ -359,13 +359,14 @@ def test_brokers_advertise_their_node_and_the_port_of_their_service(
 
 
 def test_a_node_port_that_another_has_is_told(secured: Secured) -> None:
-    asked = {"brokers": [{"broker": 0, "nodePort": 31987}], **NODE_PORT}
+    # Of those that Kubernetes gives to nobody who does not ask (30000 to 30085).
+    asked = {"brokers": [{"broker": 0, "nodePort": 30061}], **NODE_PORT}
     secured.apply("one", 1, listeners=exposed(**asked))
     eventually(lambda: "external-0" in names(secured, "one"), "the Service", pause_s=0.2)
     secured.apply("two", 1, listeners=exposed(**asked))
     clash = secured.wait("two", "Ready", "ServiceRejected")
     assert "two-external-0" in clash["message"]
-    assert "31987" in clash["message"]
+    assert "30061" in clash["message"]
     assert secured.wait("two", "Stalled", "ServiceRejected")["status"] == "True"
     assert secured.wait("two", "Secured", "ServiceRejected")["status"] == "False"
     # It comes right once the port is free.
@@ -375,7 +376,7 @@ def test_a_node_port_that_another_has_is_told(secured: Secured) -> None:
     secured.kubectl("delete", "service", "one-external-0")
     eventually(lambda: "external-0" in names(secured, "two"), "the Service", pause_s=0.2)
     (port,) = services(secured, "two")["external-0"]["spec"]["ports"]
-    assert port["nodePort"] == 31987
+    assert port["nodePort"] == 30061
     for cluster in ("one", "two"):
         secured.kubectl("delete", "kafkacluster", cluster, "--wait=false")
 
