@@ -21,6 +21,8 @@ SETTINGS = {
     "offset.metadata.max.bytes": "100",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
+    # Kafka 2.8 does not ask whether the transaction is ongoing, and there is none.
+    "transaction.partition.verification.enable": "false",
 }
 
 
