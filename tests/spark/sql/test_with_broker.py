@@ -194,6 +194,7 @@ def test_continuous_select_goes_on_until_ctrl_c_which_leaves_the_shell(
 
     # Ctrl-C at the prompt forgets the line, and at a statement that is not complete all of it.
     shell.send("SELECT nonsense")
+    shell.read_until("SELECT nonsense")  # Python's input() may miss it while it takes a key
     shell.send(CTRL_C)
     shell.read_until(f"\n{PROMPT}")
 
