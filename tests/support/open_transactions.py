@@ -29,15 +29,19 @@ class TransactionalProducer:
         self._partitions = partitions
         self._place = TopicPartition(next(iter(partitions)), 0)
         self._settings = {**settings(bootstrap), **OUTLIVES_BROKERS}
-        self._consumer = Consumer(
-            {**self._settings, "group.id": group, "isolation.level": "read_committed"}
-        )
+        self._group = group
+        self._consumer = self._member()
         self._numbers = itertools.count(1)
         self.written: list[str] = []
         self.committed: list[str] = []
         self.offset = confluent_kafka.OFFSET_INVALID
         self._pending = 0
         self.producer = self.heir()
+
+    def _member(self) -> Consumer:
+        return Consumer(
+            {**self._settings, "group.id": self._group, "isolation.level": "read_committed"}
+        )
 
     def heir(self) -> Producer:
         """Return a new producer with the same id, which ends what the one before left."""
@@ -113,6 +117,13 @@ class TransactionalProducer:
         self.written[:] = self.committed
 
     def has_offset(self) -> bool:
-        """Return whether the group's offset is that of the last committed transaction."""
-        [found] = self._consumer.committed([self._place], PATIENCE_S)
+        """Return whether the group's offset is that of the last committed transaction.
+
+        A new consumer is asked: an older one may be cut off as its producer (`is_cut_off`).
+        """
+        consumer = self._member()
+        try:
+            [found] = consumer.committed([self._place], PATIENCE_S)
+        finally:
+            consumer.close()
         return found.error is None and found.offset == self.offset
