@@ -16,10 +16,9 @@ from odradek.log.records import batch, contents
 from odradek.log.records.batch import NO_EPOCH, CorruptBatchError
 from odradek.log.records.records import Record
 from odradek.protocol.errors import ErrorCode, name_of
-from odradek.protocol.messages.fetch import FetchablePartitionResponse
-from odradek.tools.client import FETCH_VERSION, ToolClient, fetch_request
+from odradek.tools.client import FETCH_VERSION, Fetched, ToolClient, fetch_request, fetched
 from odradek.tools.errors import ToolError
-from odradek.tools.reader_epochs import ReaderEpochs
+from odradek.tools.reader_epochs import ReaderEpochs, why_gone
 from odradek.values import TopicPartition
 
 MOST_RECORDS: Final = 100_000
@@ -34,7 +33,6 @@ PARTITIONS_AT_ONCE: Final = 256
 _unpacking = asyncio.Semaphore(2)
 
 Found = tuple[TopicPartition, Record]
-Fetched = tuple[TopicPartition, FetchablePartitionResponse, bytes]
 Wanted = Callable[[Record], bool]
 
 
@@ -51,10 +49,7 @@ class Positions:
     def lose(self, partition: TopicPartition) -> None:
         """Note that the log that was read does not have the next offset any more, or is gone."""
         self.gone.add(partition)
-        self.failures[partition] = (
-            f"{partition} has no offset {self.next[partition]} any more: its records were deleted, "
-            "or the topic was made anew"
-        )
+        self.failures[partition] = why_gone(partition, self.next[partition])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +93,9 @@ async def fetch_round(
         )
         try:
             answer = await client.call(leader, request, FETCH_VERSION)
-            fetched = [
-                (TopicPartition(topic.topic, part.partition), part, _data(part))
-                for topic in answer.responses
-                for part in topic.partition_responses
-            ]
+            answered = fetched(answer)
             others = await positions.epochs.other_logs(
-                client, leader, [(one, data) for one, _, data in fetched], positions.next
+                client, leader, [(one, data) for one, _, data in answered], positions.next
             )
         except ToolError as error:
             for partition in parts:
@@ -112,7 +103,7 @@ async def fetch_round(
             return []
         for partition in others:
             positions.lose(partition)
-        return [one for one in fetched if one[0] not in others]
+        return [one for one in answered if one[0] not in others]
 
     found: list[Found] = []
     records = size = 0
@@ -167,10 +158,6 @@ def _unpacked(
                     kept.append(record)
         position = max(position, header.last_offset + 1)
     return kept, count, position, epoch
-
-
-def _data(part: FetchablePartitionResponse) -> bytes:
-    return b"" if part.record_set is None else bytes(part.record_set)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

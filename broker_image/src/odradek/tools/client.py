@@ -8,14 +8,20 @@ import ssl
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from odradek.net.client import NoCredentialsError, PeerClient, PeerSecurity
 from odradek.net.handshakes import HandshakeError
 from odradek.protocol.errors import ErrorCode, name_of
 from odradek.protocol.messages import groups, metadata
 from odradek.protocol.messages import offsets as offset_messages
-from odradek.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from odradek.protocol.messages.fetch import (
+    FetchablePartitionResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from odradek.protocol.schema import Request
 from odradek.tools.errors import FAILURES, NothingDoneError, ToolError, is_number, refused, shown
 from odradek.values import TopicPartition
@@ -73,6 +79,23 @@ def fetch_request(
         max_bytes=max_bytes,
         topics=[FetchTopic(topic=topic, partitions=partitions)],
     )
+
+
+Fetched: TypeAlias = tuple[TopicPartition, FetchablePartitionResponse, bytes]
+"""A partition in the answer to a fetch, what the answer says of it, and its record batches."""
+
+
+def fetched(answer: FetchResponse) -> list[Fetched]:
+    """Return the partitions of an answer, in its order, with copies of their batches."""
+    return [
+        (
+            TopicPartition(topic.topic, part.partition),
+            part,
+            b"" if part.record_set is None else bytes(part.record_set),  # type: ignore[arg-type]
+        )
+        for topic in answer.responses
+        for part in topic.partition_responses
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,14 @@ from odradek.log.records.batch import NO_EPOCH, CorruptBatchError
 from odradek.log.records.records import Record
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import FetchablePartitionResponse
-from odradek.tools.client import EARLIEST, FETCH_VERSION, LATEST, ToolClient, fetch_request
+from odradek.tools.client import (
+    EARLIEST,
+    FETCH_VERSION,
+    LATEST,
+    ToolClient,
+    fetch_request,
+    fetched,
+)
 from odradek.tools.command_line import (
     bootstrap_option,
     check_stdout,
@@ -29,7 +36,7 @@ from odradek.tools.command_line import (
 )
 from odradek.tools.errors import ToolError, is_number, refused, shown
 from odradek.tools.group_stores import Coordinators
-from odradek.tools.reader_epochs import ReaderEpochs
+from odradek.tools.reader_epochs import ReaderEpochs, why_gone
 from odradek.tools.retries import Retries, by_leader, no_leader
 from odradek.values import TopicPartition
 
@@ -261,17 +268,13 @@ class RecordReader:
             _PARTITION_BYTES,
         )
         answer = await self._brokers.call(leader, request, FETCH_VERSION)
-        fetched = [
-            (TopicPartition(topic.topic, part.partition), part, _data(part))
-            for topic in answer.responses
-            for part in topic.partition_responses
-        ]
+        answered = fetched(answer)
         others = await self._epochs.other_logs(
-            self._brokers, leader, [(one, data) for one, _, data in fetched], self._positions
+            self._brokers, leader, [(one, data) for one, _, data in answered], self._positions
         )
         found: Found = []
         failures: list[ToolError] = []
-        for partition, part, data in fetched:
+        for partition, part, data in answered:
             if partition in others:
                 failures.append(self._gone(partition))
                 continue
@@ -312,12 +315,4 @@ class RecordReader:
         return self._gone(partition)
 
     def _gone(self, partition: TopicPartition) -> OffsetGoneError:
-        return OffsetGoneError(
-            f"{partition} has no offset {self._positions[partition]} any more: its records were "
-            "deleted, or the topic was made anew",
-            1,
-        )
-
-
-def _data(part: FetchablePartitionResponse) -> bytes:
-    return b"" if part.record_set is None else bytes(part.record_set)  # type: ignore[arg-type]
+        return OffsetGoneError(why_gone(partition, self._positions[partition]), 1)

@@ -15,6 +15,14 @@ from odradek.tools.client import ToolClient
 from odradek.values import TopicPartition
 
 
+def why_gone(partition: TopicPartition, position: int) -> str:
+    """Return what to say where the log that was read has its next offset no more, or is gone."""
+    return (
+        f"{partition} has no offset {position} any more: its records were deleted, or the topic "
+        "was made anew"
+    )
+
+
 class ReaderEpochs:
     """The leader epoch of what a reader has read of each partition, where it is known."""
 
