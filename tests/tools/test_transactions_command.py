@@ -117,11 +117,12 @@ def test_hanging_transaction_is_found_and_aborted(cluster: Cluster, connection: 
     producer = leave_hanging(connection, "hanging", TOPIC, 1)
     write(producer, TOPIC, 1, 1)
     assert last_stable_offset(cluster, 1) == 0
-    found = document(cluster, "find-hanging")
-    assert found == document(cluster, "find-hanging", "--broker-id", "1", *place(1))
-    [one] = found
+    [one] = document(cluster, "find-hanging")
+    [same] = document(cluster, "find-hanging", "--broker-id", "1", *place(1))
+    # Another minute may have begun between the two.
+    assert 15 < one.pop("durationMin") <= same.pop("durationMin")
+    assert one == same
     assert one.pop("lastTimestamp") > 0
-    assert one.pop("durationMin") > 15
     assert one == {
         "topic": TOPIC,
         "partition": 1,
