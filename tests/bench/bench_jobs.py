@@ -48,7 +48,7 @@ import confluent_kafka
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from odradek_spark import cluster_conf, config, show
+from odradek_spark import cluster_conf, config, config_loading, show
 from odradek_spark.driver import Driver
 from tests.bench.bench_partitions import kinds, processor_s
 from tests.support import spark_jars
@@ -182,7 +182,7 @@ class Bench:
 
     def start(self) -> None:
         """Start Spark, and run each job a few times, so that everything is compiled."""
-        self._environment = config.parse_environment(
+        self._environment = config_loading.parse_environment(
             {"ODRADEK_SPARK_MASTER": self.master, "ODRADEK_DATA": str(self.folder)},
             os.getuid(),
             os.getgid(),
@@ -267,7 +267,7 @@ class Bench:
                 "executors": {"instances": EXECUTORS, "cores": 1, "memory": "1Gi"},
             },
         }
-        return config.parse_job(json.dumps(document), self._environment)
+        return config_loading.parse_job(json.dumps(document), self._environment)
 
 
 def report(ratios: Mapping[int, Sequence[float]]) -> bool:

@@ -17,8 +17,7 @@ from odradek_operator.shared.broker_client import BrokerError, OperatorClient
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess
 from odradek_operator.shared.cluster_spec import parse_cluster
-from odradek_spark import cluster_conf
-from odradek_spark import config as job_config
+from odradek_spark import cluster_conf, config_loading
 from tests.reconcile import test_objects
 
 
@@ -118,9 +117,9 @@ def test_driver_and_executors_mount_the_secret_that_admission_allows(tmp_path: P
     config.write_text("security.protocol=PLAINTEXT\n")
     seen = {**json.loads(text), "clientConfig": str(config)}
     variables = dict.fromkeys(("POD_NAME", "POD_NAMESPACE", "POD_IP", "POD_UID"), "x")
-    environment = job_config.parse_environment(variables, 1, 1)
+    environment = config_loading.parse_environment(variables, 1, 1)
     executor = cluster_conf.executor_pod(
-        job_config.parse_job(json.dumps(seen), environment), environment
+        config_loading.parse_job(json.dumps(seen), environment), environment
     )
     template: Any = executor["spec"]
     assert volume in template["volumes"]

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
-from odradek_spark import cluster_conf, config
+from odradek_spark import cluster_conf, config, config_loading
 from tests.cluster import settings
 from tests.reconcile.conftest import Operator, Place
 from tests.reconcile.drivers import reporting
@@ -178,7 +178,7 @@ def driver_of(place: Place, api: ApiServer, name: str, folder: Path) -> Job:
         gid=10001,
     )
     text = place.kubectl.get("configmap", f"{name}-job")["data"]["job.json"]
-    job = config.parse_job(text, environment)
+    job = config_loading.parse_job(text, environment)
     return Job(place, admin, objects.client(kubeconfig), pod, job, environment, kubeconfig)
 
 
@@ -515,11 +515,11 @@ SPARK = """
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from odradek_spark import cluster_conf, config, executors
+from odradek_spark import cluster_conf, config_loading, executors
 import os
 
-environment = config.parse_environment(os.environ, uid=10001, gid=10001)
-job = config.parse_job(Path(os.environ["ODRADEK_JOB"]).read_text(), environment)
+environment = config_loading.parse_environment(os.environ, uid=10001, gid=10001)
+job = config_loading.parse_job(Path(os.environ["ODRADEK_JOB"]).read_text(), environment)
 Path("executor.yaml").write_text(cluster_conf.executor_pod_text(job, environment))
 conf = cluster_conf.spark_conf(job, environment, "executor.yaml")
 conf["spark.authenticate.secret.file"] = os.environ["AUTH_FILE"]

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from odradek.values import TopicPartition
 from odradek.zk import consumers
 from odradek.zk.consumers import TopicIncarnation
-from odradek_spark import config, group_znodes, membership, show
+from odradek_spark import config, config_loading, group_znodes, membership, show
 from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.broker_client import DriverClient
 from odradek_spark.errors import JobError
@@ -156,8 +156,8 @@ class Run:
             },
         }
         variables = {"ODRADEK_SPARK_MASTER": "local[2]", "ODRADEK_DATA": str(folder)}
-        environment = config.parse_environment(variables, uid=1, gid=1)
-        self._job = config.parse_job(json.dumps(text), environment)
+        environment = config_loading.parse_environment(variables, uid=1, gid=1)
+        self._job = config_loading.parse_job(json.dumps(text), environment)
         self._query: Query | None = None
 
     def start(self) -> Query:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from odradek_spark import cluster_conf, config
+from odradek_spark import cluster_conf, config, config_loading
 
 POD = {"POD_NAME": "g-driver", "POD_NAMESPACE": "logs", "POD_IP": "10.0.0.9", "POD_UID": "u"}
-ENVIRONMENT = config.parse_environment(POD, uid=10001, gid=10001)
+ENVIRONMENT = config_loading.parse_environment(POD, uid=10001, gid=10001)
 
 
 def job_file(**changes: Any) -> str:
@@ -50,7 +50,7 @@ def job_file(**changes: Any) -> str:
 
 
 def parse(**changes: Any) -> config.Job:
-    return config.parse_job(job_file(**changes), ENVIRONMENT)
+    return config_loading.parse_job(job_file(**changes), ENVIRONMENT)
 
 
 def test_job_file_of_the_operator_is_read() -> None:
@@ -72,7 +72,7 @@ def test_zookeeper_at_the_root_needs_no_chroot() -> None:
     [("500ms", 500), ("10s", 10_000), ("2m", 120_000), ("1h", 3_600_000), ("availableNow", None)],
 )
 def test_trigger_is_a_time_or_available_now(text: str, milliseconds: int | None) -> None:
-    assert config.parse_trigger(text) == milliseconds
+    assert config_loading.parse_trigger(text) == milliseconds
 
 
 @pytest.mark.parametrize(
@@ -146,18 +146,19 @@ def test_nonsense_is_refused_with_one_line_that_names_it(
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000])
 def test_file_that_is_no_job_is_refused(text: str) -> None:
     with pytest.raises(config.JobConfigError):
-        config.parse_job(text, ENVIRONMENT)
+        config_loading.parse_job(text, ENVIRONMENT)
 
 
 def test_pod_without_its_identity_is_refused_unless_spark_is_local() -> None:
     with pytest.raises(config.JobConfigError, match="POD_IP"):
-        config.parse_environment({**POD, "POD_IP": ""}, 1, 1)
-    assert not config.parse_environment({"ODRADEK_SPARK_MASTER": "local[2]"}, 1, 1).on_kubernetes
+        config_loading.parse_environment({**POD, "POD_IP": ""}, 1, 1)
+    local = config_loading.parse_environment({"ODRADEK_SPARK_MASTER": "local[2]"}, 1, 1)
+    assert not local.on_kubernetes
 
 
 def test_time_stamp_may_have_any_zone() -> None:
-    assert config.parse_timestamp_ms("2026-11-21T10:00:00.5+01:00") == 1795251600500
-    assert config.parse_timestamp_ms("2026-11-21t09:00:00.500z") == 1795251600500
+    assert config_loading.parse_timestamp_ms("2026-11-21T10:00:00.5+01:00") == 1795251600500
+    assert config_loading.parse_timestamp_ms("2026-11-21t09:00:00.500z") == 1795251600500
 
 
 def test_executors_share_the_drivers_volume_and_find_the_driver() -> None:
@@ -349,8 +350,8 @@ def test_migration_names_a_request_and_a_strategy(migration: dict[str, str], fie
 
 
 def test_local_spark_needs_no_cluster_settings() -> None:
-    local = config.parse_environment({"ODRADEK_SPARK_MASTER": "local[2]"}, 1, 1)
-    job = config.parse_job(job_file(claimName=None, image=None), local)
+    local = config_loading.parse_environment({"ODRADEK_SPARK_MASTER": "local[2]"}, 1, 1)
+    job = config_loading.parse_job(job_file(claimName=None, image=None), local)
     conf = cluster_conf.spark_conf(job, local, None)
     assert conf["spark.master"] == "local[2]"
     assert not [key for key in conf if "kubernetes" in key]

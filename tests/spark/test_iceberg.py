@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from odradek_spark import config, landing, pipeline, sinks
+from odradek_spark import config, config_loading, landing, pipeline, sinks
 from odradek_spark.errors import FencedError
 from odradek_spark.sinks import iceberg
 from tests.support.sampling import how_many, some_of
@@ -226,12 +226,12 @@ def test_output_mode_update_is_refused(spark: SparkSession, sink: config.Iceberg
 @pytest.mark.parametrize("path", ["s3a://lake/t", "gs://lake/t"])
 def test_store_without_a_safe_commit_is_refused(path: str) -> None:
     with pytest.raises(config.JobConfigError, match="must be a path on the volume"):
-        config.parse_job(job_text(sink={"iceberg": {"path": path}}), ENVIRONMENT)
+        config_loading.parse_job(job_text(sink={"iceberg": {"path": path}}), ENVIRONMENT)
 
 
 def test_records_of_a_topic_land() -> None:
     sink = {"iceberg": {"path": "/data/t", "partitionBy": ["day"], "mergeSchema": True}}
-    job = config.parse_job(job_text(sql=None, sink=sink), ENVIRONMENT)
+    job = config_loading.parse_job(job_text(sql=None, sink=sink), ENVIRONMENT)
     assert job.sink == config.IcebergSink("/data/t", ("day",), merge_schema=True)
     assert landing.infers(job)
     assert landing.partitions_by_day(job.sink)

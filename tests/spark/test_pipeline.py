@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own guides use
 from pyspark.sql.avro.functions import to_avro
 
-from odradek_spark import config, pipeline, show, sinks, sources
+from odradek_spark import config, config_loading, pipeline, show, sinks, sources
 from odradek_spark.errors import JobError
 from odradek_spark.sinks import console, jdbc
 from odradek_spark.sinks.parquet import compact, write_batch
@@ -58,7 +58,7 @@ def records(spark: SparkSession, *values: str | None, ddl: str = LOGS) -> DataFr
 
 
 def job(**changes: Any) -> config.Job:
-    return config.parse_job(job_file(**changes), ENVIRONMENT)
+    return config_loading.parse_job(job_file(**changes), ENVIRONMENT)
 
 
 def streaming(spark: SparkSession, folder: Path) -> DataFrame:

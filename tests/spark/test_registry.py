@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own guides use
 from pyspark.sql.avro.functions import to_avro
 
-from odradek_spark import config, landing, registry, sinks, sources
+from odradek_spark import config, config_loading, landing, registry, sinks, sources
 from odradek_spark.errors import JobError
 from odradek_spark.storage import LocalFolder
 from tests.support.schema_registry import FakeRegistry, serving
@@ -163,4 +163,4 @@ def test_registry_that_does_not_answer_is_asked_again_unless_it_refuses(
 )
 def test_impossible_registry_is_refused(job: dict[str, Any], why: str) -> None:
     with pytest.raises(config.JobConfigError, match=why):
-        config.parse_job(job_text(**job), ENVIRONMENT)
+        config_loading.parse_job(job_text(**job), ENVIRONMENT)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from odradek_spark import config
+from odradek_spark import config, config_loading
 
-ENVIRONMENT = config.parse_environment({"ODRADEK_SPARK_MASTER": "local[2]"}, uid=1, gid=1)
+ENVIRONMENT = config_loading.parse_environment({"ODRADEK_SPARK_MASTER": "local[2]"}, uid=1, gid=1)
 
 
 def job_text(**job: Any) -> str:
@@ -24,4 +24,4 @@ def job_text(**job: Any) -> str:
 
 def local_job(**job: Any) -> config.Job:
     """Return that job, without Kubernetes."""
-    return config.parse_job(job_text(**job), ENVIRONMENT)
+    return config_loading.parse_job(job_text(**job), ENVIRONMENT)

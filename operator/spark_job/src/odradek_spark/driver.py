@@ -39,6 +39,7 @@ from odradek.zk.znodes import ZnodeError
 from odradek_spark import (
     cluster_conf,
     config,
+    config_loading,
     endpoint,
     executors,
     group_znodes,
@@ -407,9 +408,9 @@ def load(path: str, environment: config.Environment) -> config.Job:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise config.JobConfigError(f"cannot read the job file: {error}") from error
-    return config.parse_job(text, environment)
+    return config_loading.parse_job(text, environment)
 
 
 def environment() -> config.Environment:
     """Return the environment of this process. Raises JobConfigError."""
-    return config.parse_environment(os.environ, os.getuid(), os.getgid())
+    return config_loading.parse_environment(os.environ, os.getuid(), os.getgid())

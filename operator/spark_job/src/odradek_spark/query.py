@@ -30,6 +30,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from odradek.values import TopicPartition
 from odradek_spark import (
     config,
+    config_loading,
     group_znodes,
     landing,
     membership,
@@ -336,7 +337,7 @@ class Query:
         }
         start: str | int = self._job.pipeline.starting_offsets
         if start not in ("earliest", "latest", "group"):
-            start = config.parse_timestamp_ms(str(start))
+            start = config_loading.parse_timestamp_ms(str(start))
         deadline = time.monotonic() + _LEADER_PATIENCE_S
         try:
             while True:
