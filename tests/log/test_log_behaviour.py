@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from odradek.log.partition.log import Log, UnexpectedOffsetError
+from odradek.log.partition.appending import UnexpectedOffsetError
+from odradek.log.partition.log import Log
 from odradek.log.records import batch as codec
 from odradek.log.records import compression, records
 from odradek.log.records.batch import Header, Origin

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from odradek.log.partition import epochs, producers
-from odradek.log.partition.log import AppendInfo, Log
+from odradek.log.partition.appending import AppendInfo
+from odradek.log.partition.log import Log
 from odradek.log.records import batch as codec
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode, KafkaError

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from odradek.log.partition.appending import AppendInfo, UnexpectedOffsetError
 from odradek.log.partition.epochs import EpochCache
 from odradek.log.partition.failure import LogFailure
-from odradek.log.partition.log import AppendInfo, UnexpectedOffsetError
 from odradek.log.partition.producers import ProducerStates
 from odradek.log.partition.reading import LogSlice, aborted_between
 from odradek.log.partition.topic_identity import TopicIdentity

@@ -27,7 +27,8 @@ from odradek.replica.purgatory import Purgatory
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
-    from odradek.log.partition.log import AppendInfo, Log
+    from odradek.log.partition.appending import AppendInfo
+    from odradek.log.partition.log import Log
     from odradek.log.partition.validation import Prepared
     from odradek.log.records.batch import Origin
     from odradek.protocol.regions import Buffer

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from odradek.config import bounded_threads
 from odradek.log.future_logs import check_name
 from odradek.log.partition import future
-from odradek.log.partition.log import UnexpectedOffsetError
+from odradek.log.partition.appending import UnexpectedOffsetError
 from odradek.log.segment.files import FileRetiredError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING
 
-from odradek.log.partition.log import UnexpectedOffsetError
+from odradek.log.partition.appending import UnexpectedOffsetError
 from odradek.protocol.errors import NO_ERROR, ErrorCode, KafkaError, name_of
 from odradek.protocol.messages.fetch import FetchPartition
 from odradek.protocol.regions import IN_MEMORY

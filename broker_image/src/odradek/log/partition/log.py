@@ -7,10 +7,11 @@ header cannot be right about them. A failed write is truncated away. A failed di
 offline, and nothing on it is retried.
 
 A log has a list of segments (`segments`), a reader (`reading`) and a failure state (`failure`).
-Methods block and may be called from any thread. Those that can take long (`flush`, `truncate_to`,
-`reader.verify`) belong into `files.DiskThreads`. An append makes nothing durable: where
-`flush.messages` asks for it, `flush_required` says so, and the caller of the append flushes before
-it acknowledges.
+Appends under its lock, truncation and deletion of old segments are functions of `appending`,
+`truncation` and `old_segments`. Methods block and may be called from any thread. Those that can
+take long (`flush`, `truncate_to`, `reader.verify`) belong into `files.DiskThreads`. An append makes
+nothing durable: where `flush.messages` asks for it, `flush_required` says so, and the caller of the
+append flushes before it acknowledges.
 """
 
 import contextlib
@@ -20,11 +21,10 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from odradek.clock import wall_ms
-from odradek.log.partition import old_segments, replay, retention, truncation, validation
-from odradek.log.partition.conversion import OldFormat
+from odradek.log.partition import appending, old_segments, replay, retention, truncation, validation
+from odradek.log.partition.appending import AppendInfo
 from odradek.log.partition.epochs import EpochCache
 from odradek.log.partition.failure import LogFailure
 from odradek.log.partition.flushing import Flusher
@@ -38,12 +38,9 @@ from odradek.log.partition.reading import LogReader
 from odradek.log.partition.segments import SegmentList
 from odradek.log.partition.start_offset import StartOffset
 from odradek.log.partition.validation import Prepared
-from odradek.log.records import batch, contents, incoming
-from odradek.log.records.batch import Header, Origin
-from odradek.log.records.incoming import Batches
+from odradek.log.records import incoming
+from odradek.log.records.batch import Origin
 from odradek.log.segment import files
-from odradek.log.segment.index import MAX_RELATIVE_OFFSET
-from odradek.log.segment.placed import Placed, placed
 from odradek.log.segment.segment import Segment, SegmentSettings
 from odradek.properties import LONG_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -51,8 +48,6 @@ from odradek.protocol.regions import Buffer
 from odradek.topic_config import TopicConfig
 
 logger = logging.getLogger(__name__)
-
-_tuple = tuple.__new__
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +67,6 @@ class LogEnvironment:
     request_housekeeping: Callable[["Log"], None] = lambda log: None
     # Called in any thread while a log is recovered, after each batch.
     is_stopping: Callable[[], bool] = lambda: False
-
-
-class AppendInfo(NamedTuple):
-    """Where a batch (or a follower's run of batches) now lies.
-
-    `append_time_ms` is -1 unless the topic stamps records itself. `duplicate` means nothing was
-    written: the offsets are those of the first time.
-    """
-
-    base_offset: int
-    last_offset: int
-    append_time_ms: int
-    log_start_offset: int
-    size: int
-    duplicate: bool
-
-
-class UnexpectedOffsetError(Exception):
-    """A leader sent batches that do not continue this log."""
 
 
 class Log:
@@ -256,7 +232,7 @@ class Log:
         prepared = validation.prepare(data, origin, self.config, now_ms, self._name, at_once=True)
         if prepared is None:
             return None
-        return self._append_prepared(prepared, leader_epoch, origin, now_ms)
+        return appending.append_prepared(self, prepared, leader_epoch, origin, now_ms)
 
     def append_as_leader(
         self, data: Buffer | Prepared, leader_epoch: int, *, origin: Origin = Origin.CLIENT
@@ -267,93 +243,8 @@ class Log:
         disk failed, and VerificationNeededError as `ProducerStates.check`.
         """
         prepared = data if isinstance(data, tuple) else self.prepare(data, origin)
-        return self._append_prepared(prepared, leader_epoch, origin, self.environment.now_ms())
-
-    def _append_prepared(
-        self, prepared: Prepared, leader_epoch: int, origin: Origin, now_ms: int
-    ) -> AppendInfo:
-        header, data, old = prepared
-        config = self.config
-        size = header.length + batch.LOG_OVERHEAD
-        if size > config.segment_bytes:
-            raise self._too_large(size)
-        append_time_ms = now_ms if config.message_timestamp_type == "LogAppendTime" else None
-        with self._append_lock:
-            self.failures.raise_if_unusable()
-            try:
-                if old is not None:
-                    return self._append_old_format(old, now_ms, append_time_ms)
-                return self._append_checked(
-                    data, header, size, leader_epoch, origin, now_ms, append_time_ms
-                )
-            except OSError as error:
-                raise self.failures.storage_error(error) from error
-
-    def _too_large(self, size: int) -> KafkaError:
-        return KafkaError(
-            ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"{size} bytes are over segment.bytes={self.config.segment_bytes}",
-        )
-
-    def _append_checked(
-        self,
-        data: Buffer,
-        header: Header,
-        size: int,
-        leader_epoch: int,
-        origin: Origin,
-        now_ms: int,
-        append_time_ms: int | None,
-    ) -> AppendInfo:
-        """The part of an append that needs the lock."""
-        segments = self.segments
-        start, base = segments.log_start_offset, segments.log_end_offset
-        last = base + header.last_offset_delta
-        newest_ms = header.max_timestamp if append_time_ms is None else append_time_ms
-        time_ms = -1 if append_time_ms is None else append_time_ms
-        by_producer = header.producer_id >= 0
-        if self.producers.end_offset != base:
-            self.reload_producers()  # an append broke off behind its write
-        if by_producer:
-            repeat = self.producers.check(header, origin, leader_epoch)
-            if header.attributes & batch.CONTROL:
-                self.producers.check_marker(header, contents.marker_of(header, data))
-            if repeat is not None:
-                if append_time_ms is not None:
-                    time_ms = repeat.timestamp
-                return AppendInfo(repeat.first_offset, repeat.last_offset, time_ms, start, 0, True)
-        buffers = batch.stamp(data, header, base, leader_epoch, append_time_ms)
-        place = 0, size, base, last, newest_ms
-        self._write(buffers, size, (place,), last, newest_ms, now_ms, base)
-        if by_producer:
-            self._note_producer(header, last, newest_ms, data)
-        else:
-            self.producers.end_offset = last + 1
-        # Last, because it writes a file, which can fail: the batch is in the log all the same.
-        self.epochs.note_batch(2, leader_epoch, base)
-        return _tuple(AppendInfo, (base, last, time_ms, start, size, False))
-
-    def _append_old_format(
-        self, old: OldFormat, now_ms: int, append_time_ms: int | None
-    ) -> AppendInfo:
-        """As `_append_checked`, for a topic whose message.format.version is below 0.11."""
-        start, base = self.segments.log_start_offset, self.segments.log_end_offset
-        data = old.message_set(base, append_time_ms)
-        batches = list(batch.scan(data))
-        largest = max(header.size for _, header in batches)
-        if largest > self.config.max_message_bytes:
-            raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"message of {largest} bytes is over max.message.bytes="
-                f"{self.config.max_message_bytes}",
-            )
-        if len(data) > self.config.segment_bytes:
-            raise self._too_large(len(data))
-        if self.producers.end_offset != base:
-            self.reload_producers()  # an append broke off behind its write
-        last = self._write_batches(memoryview(data), batches, now_ms)
-        time_ms = -1 if append_time_ms is None else append_time_ms
-        return AppendInfo(base, last, time_ms, start, len(data), False)
+        now_ms = self.environment.now_ms()
+        return appending.append_prepared(self, prepared, leader_epoch, origin, now_ms)
 
     def append_as_follower(self, data: Buffer) -> AppendInfo:
         """Write batches exactly as the leader sent them, without a last one that is cut off.
@@ -376,111 +267,21 @@ class Log:
             first = batches[0][1]
             try:
                 if first.base_offset < end:
-                    self._accept_overlap(first)
+                    appending.accept_overlap(self, first)
                 for run in incoming.runs(batches, self.config.segment_bytes):
                     begin, last = run[0][0], run[-1]
                     run_end = last[0] + last[1].size
-                    self._write_batches(view[begin:run_end], run, now_ms)
+                    appending.write_batches(self, view[begin:run_end], run, now_ms)
                     size += run_end - begin
             finally:
                 if self.start.overlapped:
-                    self._restore_log_start()
+                    appending.restore_log_start(self)
             end = segments.log_end_offset
             return AppendInfo(first.base_offset, end - 1, -1, start, size, False)
 
-    def _accept_overlap(self, first: Header) -> None:
-        """Make room for a batch that begins below the log end offset, where that is no divergence.
-
-        After DeleteRecords the leader's log start offset may lie inside a batch. A log that is
-        empty and starts there takes that batch whole and hides its first records, as Kafka does.
-        """
-        end = self.log_end_offset
-        if self.log_start_offset != end or first.last_offset < end:
-            raise UnexpectedOffsetError(
-                f"{self.topic}-{self.partition}: batch at {first.base_offset}, log ends at {end}"
-            )
-        # A crash before the log start offset is back must not bring deleted records back.
-        self.start.overlapped = end
-        truncation.start_over(self, first.base_offset)
-
-    def _restore_log_start(self) -> None:
-        """Raise the log start offset again as far as the log reaches."""
-        start = self.start.overlapped
-        try:
-            self._raise_log_start(min(start, self.log_end_offset))
-        finally:
-            if self.segments.log_start_offset >= start:
-                self.start.overlapped = 0
-
-    def _write_batches(self, data: memoryview, batches: Batches, now_ms: int) -> int:
-        """Write neighbouring batches as they are; return their last offset.
-
-        Positions are those of a buffer that may begin before `data`, which holds just the batches.
-        The caller holds the append lock.
-        """
-        begin, first = batches[0]
-        last = batches[-1][1].last_offset
-        places = [placed(at - begin, header) for at, header in batches]
-        newest_ms = max(header.max_timestamp for _, header in batches)
-        self._write((data,), len(data), places, last, newest_ms, now_ms, _lowest_offset(first))
-        for at, header in batches:
-            if header.producer_id >= 0:
-                written = data[at - begin : at - begin + header.size]
-                self._note_producer(header, header.last_offset, header.max_timestamp, written)
-        self.producers.end_offset = last + 1
-        # Last, because it writes a file, which can fail: the batches are in the log all the same.
-        self.epochs.note_batches(batches)
-        return last
-
-    def _note_producer(self, header: Header, last: int, timestamp: int, data: Buffer) -> None:
-        """Note the batch of a producer that was written last; its end is in `data` if it is a
-        marker.
-        """
-        if not header.attributes & batch.CONTROL:
-            self.producers.note(header, last, timestamp, None)
-            return
-        marker = contents.marker_of(header, data)
-        aborted = self.producers.aborted_by(header, last, marker)
-        if aborted is not None:
-            # First, because it writes a file, which can fail: the next append then reads the
-            # producers' state again, and adds what the index lacks.
-            self.segments.active.aborted.append(aborted)
-        self.producers.note(header, last, timestamp, marker)
-
-    def _write(
-        self,
-        buffers: Sequence[Buffer],
-        size: int,
-        batches: Sequence[Placed],
-        last_offset: int,
-        newest_ms: int,
-        now_ms: int,
-        lowest_offset: int,
-    ) -> None:
-        """Roll if due (as Kafka's LogSegment.shouldRoll says), to a segment that begins at
-        `lowest_offset`; write and publish. The caller holds the append lock.
-        """
-        segments, config = self.segments, self.config
-        segment = segments.entries[-1]
-        written = segment.size
-        if (
-            written
-            and (
-                written + size > config.segment_bytes
-                or segment.index.is_full
-                or segment.time_index.is_full
-                or (
-                    segment.age_for_roll(now_ms, newest_ms) > config.segment_ms - segment.jitter_ms
-                    and self._may_roll_by_time()
-                )
-            )
-        ) or not segment.accepts(last_offset):
-            self.roll(lowest_offset)
-        segments.append(buffers, size, batches, last_offset + 1)
-
     # -- rolling --------------------------------------------------------------------------------
 
-    def _may_roll_by_time(self) -> bool:
+    def may_roll_by_time(self) -> bool:
         """Return whether the last roll by time is long enough ago; if so, this is the last one."""
         now = self.environment.monotonic()
         if now - self._last_roll_by_time < retention.ROLL_BY_TIME_INTERVAL_S:
@@ -577,9 +378,12 @@ class Log:
                     ErrorCode.OFFSET_OUT_OF_RANGE,
                     f"{offset} is above the high watermark {self._high_watermark}",
                 )
-            self._raise_log_start(offset)
+            self.raise_log_start(offset)
 
-    def _raise_log_start(self, offset: int) -> None:
+    def raise_log_start(self, offset: int) -> None:
+        """Hide the records below `offset`, which is at most the log end offset, if there are any.
+        The caller holds the append lock. Raises OSError.
+        """
         if self.segments.raise_log_start(offset):
             self.epochs.truncate_from_start(offset)
             self.producers.forget_deleted(offset)
@@ -771,11 +575,3 @@ class Log:
             self.failures.close()
             for segment in self.segments:
                 segment.retire()
-
-
-def _lowest_offset(header: Header) -> int:
-    """Return where a segment may begin whose first batch this is.
-
-    The older formats tell the last offset only: then as low as the indexes reach, as in Kafka.
-    """
-    return header.base_offset if header.magic == 2 else header.last_offset - MAX_RELATIVE_OFFSET

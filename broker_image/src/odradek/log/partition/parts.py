@@ -12,9 +12,11 @@ from odradek.topic_config import TopicConfig
 
 
 class LogParts(Protocol):
-    """A `Log`, as `truncation` and `old_segments` use it."""
+    """A `Log`, as `appending`, `truncation` and `old_segments` use it."""
 
     directory: str
+    topic: str
+    partition: int
     config: TopicConfig
     segments: SegmentList
     epochs: EpochCache
@@ -42,7 +44,11 @@ class LogParts(Protocol):
 
     def segment_settings(self) -> SegmentSettings: ...  # noqa: D102
 
-    def roll(self) -> None: ...  # noqa: D102
+    def may_roll_by_time(self) -> bool: ...  # noqa: D102
+
+    def roll(self, base_offset: int | None = None) -> None: ...  # noqa: D102
+
+    def raise_log_start(self, offset: int) -> None: ...  # noqa: D102
 
     def lower_high_watermark(self, end: int) -> None: ...  # noqa: D102
 
