@@ -6,59 +6,24 @@ the token that the kubelet would mount in a driver.
 
 from __future__ import annotations
 
-import base64
-import copy
-import itertools
 import json
-import os
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from odradek_spark import cluster_conf, config, config_loading
-from tests.cluster import settings
 from tests.reconcile.conftest import Operator, Place
 from tests.reconcile.drivers import reporting
-from tests.support import helm, jvm, objects, spark_jars, zookeeper
+from tests.reconcile.job_drivers import SECONDS, Job, Pod, driver_of, group, limit_jobs, run_at
+from tests.reconcile.job_spark import PATIENCE_S, SparkDriver, kill
+from tests.support import objects, zookeeper
 from tests.support.apiserver import ApiServer
 from tests.support.kubectl import KubectlError, eventually
 from tests.support.ports import own_address
 
-Pod = dict[str, Any]
-SECONDS = 3600
-# A machine that is short of time takes minutes to start a JVM with Spark.
-PATIENCE_S = 400
 SCALES = "/apis/odradek.io/v1alpha1/namespaces/{}/consumergroups"
-# Spark itself counts from 1.
-_numbers = itertools.count(1_000_000)
-
-
-def group(name: str, **job: Any) -> dict[str, Any]:
-    """A ConsumerGroup with a job that runs somebody's function."""
-    return {
-        "apiVersion": "odradek.io/v1alpha1",
-        "kind": "ConsumerGroup",
-        "metadata": {"name": name},
-        "spec": {
-            "clusterRef": {"name": "main"},
-            "topics": ["t"],
-            "job": {
-                "python": "module:function",
-                "image": "registry.test/theirs:1",
-                "sink": {"console": {}},
-                "volume": {"size": "1Gi"},
-                **job,
-            },
-        },
-    }
-
 
 # Executors of such a job are as welcome as those of the least.
 ADDED: dict[str, Any] = {
@@ -88,98 +53,6 @@ DEFAULTS: dict[str, Any] = {
     "metadata": {"name": "defaults"},
     "spec": {"limits": [{"type": "Container", "default": {"ephemeral-storage": "1Gi"}}]},
 }
-
-
-def limit_jobs(api: ApiServer) -> None:
-    """Install the chart's policy, where accounts have an identity elsewhere."""
-    annotations = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/jobs"}
-    values = {"sparkJob": {"serviceAccount": {"annotations": annotations}}}
-    # Releases of other tests on the same API server have policies of their own.
-    for one in helm.template(values, namespace="limited"):
-        if one["metadata"]["name"].endswith("-limit-jobs"):
-            objects.client(api.kubeconfig).apply("", one)
-
-
-@dataclass(frozen=True)
-class Job:
-    """A driver that the operator started, and what its process could do."""
-
-    place: Place
-    admin: objects.ObjectClient
-    client: objects.ObjectClient
-    driver: Pod
-    job: config.Job
-    environment: config.Environment
-    kubeconfig: Path
-
-    def executor(self) -> Pod:
-        """Return an executor as Spark makes it of the template and its own properties."""
-        pod: Pod = copy.deepcopy(dict(cluster_conf.executor_pod(self.job, self.environment)))
-        conf = cluster_conf.spark_conf(self.job, self.environment, None)
-        prefix = conf["spark.kubernetes.executor.podNamePrefix"]
-        meta, driver = pod["metadata"], self.driver["metadata"]
-        meta["name"] = f"{prefix}-exec-{next(_numbers)}"
-        label = "spark.kubernetes.executor.label."
-        marks = {key.removeprefix(label): conf[key] for key in conf if key.startswith(label)}
-        meta["labels"] = {**meta["labels"], **marks, "spark-role": "executor"}
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": driver["name"], "uid": driver["uid"]}
-        meta["ownerReferences"] = [{**owner, "controller": True}]
-        (container,) = pod["spec"]["containers"]
-        container["image"] = conf["spark.kubernetes.container.image"]
-        pod["spec"]["serviceAccountName"] = self.job.service_account
-        claim = {"claimName": self.job.claim_name}
-        pod["spec"]["volumes"].append({"name": "data", "persistentVolumeClaim": claim})
-        pod["spec"]["volumes"].append({"name": "spark-local-dir-1", "emptyDir": {}})
-        return pod
-
-    def create(self, pod: Pod) -> str:
-        """Create a pod as the job, and return why that is refused."""
-        return self._refusal(lambda: self.client.create(self.place.namespace, pod))
-
-    def delete(self, name: str) -> str:
-        """Delete a pod as the job, and return why that is refused."""
-        return self._refusal(lambda: self.client.delete("pod", self.place.namespace, name))
-
-    def delete_all(self, selector: str) -> str:
-        """Delete pods as the job, and return why that is refused."""
-        return self._refusal(lambda: self.client.delete_all("pod", self.place.namespace, selector))
-
-    def exists(self, name: str) -> bool:
-        pods = self.admin.read("pod", self.place.namespace, "")["items"]
-        # Nobody ends the containers here: what was deleted is gone, as it was never scheduled.
-        return name in [one["metadata"]["name"] for one in pods]
-
-    @staticmethod
-    def _refusal(act: Any) -> str:
-        try:
-            act()
-        except objects.ApiError as refused:
-            return str(refused)
-        return ""
-
-
-def driver_of(place: Place, api: ApiServer, name: str, folder: Path) -> Job:
-    """Wait for the driver that the operator starts, and take its token."""
-    place.wait_for("consumergroup", name, "Pending")
-    pod = place.kubectl.get("pod", f"{name}-driver")
-    admin = objects.client(api.kubeconfig)
-    account = pod["spec"]["serviceAccountName"]
-    document = yaml.safe_load(api.kubeconfig.read_text())
-    token = admin.token(place.namespace, account, SECONDS, pod)
-    document["users"][0]["user"] = {"token": token}
-    kubeconfig = folder / f"{name}.kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(document))
-    environment = config.Environment(
-        pod_name=pod["metadata"]["name"],
-        pod_namespace=place.namespace,
-        pod_ip="127.0.0.1",
-        pod_uid=pod["metadata"]["uid"],
-        uid=10001,
-        gid=10001,
-    )
-    text = place.kubectl.get("configmap", f"{name}-job")["data"]["job.json"]
-    job = config_loading.parse_job(text, environment)
-    return Job(place, admin, objects.client(kubeconfig), pod, job, environment, kubeconfig)
 
 
 @pytest.fixture(scope="module")
@@ -372,19 +245,6 @@ def test_template_that_asks_for_more_is_refused_by_the_name_of_its_field(job: Jo
     assert not job.exists("greedy-driver")
 
 
-def run_at(place: Place, name: str, address: str) -> None:
-    """Say that a driver runs, as its kubelet would."""
-    image = {"image": "i", "imageID": "", "restartCount": 0}
-    status = {
-        "phase": "Running",
-        "podIP": address,
-        "containerStatuses": [{"name": "driver", "ready": True, **image}],
-    }
-    patch = json.dumps({"status": status})
-    words = ("--subresource=status", "--type=merge", f"-p={patch}")
-    place.kubectl("patch", "pod", f"{name}-driver", *words)
-
-
 def test_executors_have_the_default_priority_where_the_cluster_has_one(
     job: Job, api: ApiServer, tmp_path: Path
 ) -> None:
@@ -508,139 +368,6 @@ def test_what_the_operator_made_for_a_job_goes_with_its_resource(job: Job) -> No
         meta = job.admin.read(kind, job.place.namespace, name)["metadata"]
         assert [one["uid"] for one in meta["ownerReferences"]] == [uid], kind
         assert meta["labels"]["odradek.io/group"] == "hostile", kind
-
-
-# What the driver does with Spark, with the number of executors from standard input.
-SPARK = """
-import sys
-from pathlib import Path
-from pyspark.sql import SparkSession
-from odradek_spark import cluster_conf, config_loading, executors
-import os
-
-environment = config_loading.parse_environment(os.environ, uid=10001, gid=10001)
-job = config_loading.parse_job(Path(os.environ["ODRADEK_JOB"]).read_text(), environment)
-Path("executor.yaml").write_text(cluster_conf.executor_pod_text(job, environment))
-conf = cluster_conf.spark_conf(job, environment, "executor.yaml")
-conf["spark.authenticate.secret.file"] = os.environ["AUTH_FILE"]
-conf["spark.driver.bindAddress"] = "127.0.0.1"
-conf["spark.dynamicAllocation.executorIdleTimeout"] = "1s"
-builder = SparkSession.builder
-for name, value in conf.items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
-scale = executors.Scale("executors", job.executor_instances)
-assert scale.follow(spark) is None
-print("started", flush=True)
-for line in sys.stdin:
-    word, _, number = line.strip().partition(" ")
-    if word == "resize":
-        Path("executors").write_text(number + "\\n")
-        assert scale.follow(spark) == int(number)
-    print(executors.registered(spark), flush=True)
-spark.stop()
-"""
-
-
-def kill(process: subprocess.Popen[Any]) -> None:
-    """End a process and its JVM, if it still runs."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-class SparkDriver:
-    """Spark with the job's own properties and rights, where its pods run nowhere."""
-
-    def __init__(self, job: Job, api: ApiServer, folder: Path) -> None:
-        self.job, self.folder = job, folder
-        pod = job.job.pod
-        assert pod is not None
-        self.key = folder / "secret"
-        secret = job.admin.read("secret", job.place.namespace, pod.auth_secret)
-        self.key.write_bytes(base64.b64decode(secret["data"]["secret"]))
-        text = job.place.kubectl.get("configmap", f"{pod.name}-job")["data"]["job.json"]
-        (folder / "job.json").write_text(text)
-        self.log = (folder / "driver.log").open("ab")
-        self.archive = jvm.Archive("spark-executor", f"{spark_jars.home()}/jars/*")
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SPARK],
-            cwd=folder,
-            env={
-                **os.environ,
-                "KUBECONFIG": str(job.kubeconfig),
-                "ODRADEK_SPARK_MASTER": f"k8s://{api.url}",
-                "ODRADEK_JOB": str(folder / "job.json"),
-                "AUTH_FILE": str(self.key),
-                "POD_NAME": job.environment.pod_name,
-                "POD_NAMESPACE": job.environment.pod_namespace,
-                "POD_UID": job.environment.pod_uid,
-                "POD_IP": "127.0.0.1",
-                "SPARK_LOCAL_DIRS": str(folder),
-                "SPARK_HOME": str(spark_jars.home()),
-                "SPARK_SUBMIT_OPTS": " ".join(spark_jars.java_options()),
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            start_new_session=True,
-        )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "started\n", self.said()
-
-    def said(self) -> str:
-        return (self.folder / "driver.log").read_text()
-
-    def ask(self, line: str) -> int:
-        """Send a command, and return how many executors are registered."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{line}\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
-
-    def pods(self) -> list[Pod]:
-        found = self.job.admin.read("pod", self.job.place.namespace, "")["items"]
-        uid = self.job.environment.pod_uid
-        return [
-            one
-            for one in found
-            if one["metadata"].get("ownerReferences", [{}])[0].get("uid") == uid
-            and "spark-app-selector" in one["metadata"]["labels"]
-        ]
-
-    def run(self, pod: Pod, key: Path) -> subprocess.Popen[bytes]:
-        """Run the container of an executor's pod as a kubelet would, with a key of one's choice."""
-        (container,) = pod["spec"]["containers"]
-        variables = {one["name"]: one.get("value", "") for one in container["env"]}
-        for name, value in variables.items():
-            if value.startswith("-Dspark.authenticate.secret.file="):
-                variables[name] = f"-Dspark.authenticate.secret.file={key}"
-        variables |= {"SPARK_EXECUTOR_POD_IP": "127.0.0.1", "SPARK_HOME": str(spark_jars.home())}
-        variables |= {"SPARK_EXECUTOR_POD_NAME": pod["metadata"]["name"]}
-        variables["JAVA_TOOL_OPTIONS"] = " ".join([*spark_jars.QUICK, *self.archive.options])
-        return subprocess.Popen(
-            [str(settings.REPO / "operator/spark_job/spark-entrypoint"), *container["args"]],
-            cwd=self.folder,
-            env={"PATH": os.environ["PATH"], **variables, "SPARK_EXECUTOR_MEMORY": "480m"},
-            stdout=self.log,
-            stderr=self.log,
-            start_new_session=True,
-        )
-
-    def stop(self) -> int:
-        """End it as a driver ends itself, and return its exit code."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        return self.process.wait(timeout=PATIENCE_S)
-
-    def close(self) -> None:
-        kill(self.process)
-        self.log.close()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            pipe.close()
 
 
 @pytest.mark.full(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.reconcile import test_job_account
+from tests.reconcile import job_drivers
 from tests.reconcile.conftest import Operator, Place
 from tests.support import zookeeper
 from tests.support.apiserver import ApiServer
@@ -45,7 +45,7 @@ def test_job_lives_in_its_own_namespace_while_the_cluster_allows_it(
     api: ApiServer, place: Place, analytics: Place, tmp_path: Path
 ) -> None:
     def group(name: str, cluster: str = "main", **job: Any) -> dict[str, Any]:
-        wanted = test_job_account.group(name, **job)
+        wanted = job_drivers.group(name, **job)
         wanted["spec"]["clusterRef"] = {"name": cluster, "namespace": place.namespace}
         return wanted
 
@@ -66,8 +66,8 @@ def test_job_lives_in_its_own_namespace_while_the_cluster_allows_it(
     assert pods(analytics) == []
 
     grant(analytics.namespace)
-    test_job_account.limit_jobs(api)
-    job = test_job_account.driver_of(analytics, api, "far", tmp_path)
+    job_drivers.limit_jobs(api)
+    job = job_drivers.driver_of(analytics, api, "far", tmp_path)
     assert "far-driver" not in pods(place)
     assert job.job.zookeeper == f"{place.zookeeper}/{place.namespace}"
     for kind in ("serviceaccount", "role", "rolebinding"):
@@ -90,6 +90,6 @@ def test_job_lives_in_its_own_namespace_while_the_cluster_allows_it(
     grant("*")
     analytics.wait_for("consumergroup", "far", "Pending")
     with pytest.raises(KubectlError, match="clusterRef is immutable"):
-        analytics.kubectl.apply({**group("far"), "spec": test_job_account.group("far")["spec"]})
+        analytics.kubectl.apply({**group("far"), "spec": job_drivers.group("far")["spec"]})
     with pytest.raises(KubectlError, match="allowedNamespaces"):
         grant("a*")

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.reconcile.conftest import Operator, Place
 from tests.reconcile.drivers import reporting
-from tests.reconcile.test_job_account import run_at
+from tests.reconcile.job_drivers import run_at
 from tests.support.kubectl import eventually
 from tests.support.ports import own_address
 
