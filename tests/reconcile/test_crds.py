@@ -85,44 +85,7 @@ AFFINITY = {
         ]
     },
 }
-_REMOVE = object()
-INTERNAL: dict[str, Any] = {
-    "name": "internal",
-    "port": 9093,
-    "tls": True,
-    "authentication": {"type": "scram-sha-512"},
-}
-EXTERNAL: dict[str, Any] = {
-    "name": "external",
-    "port": 9094,
-    "tls": True,
-    "authentication": {"type": "tls"},
-    "certificate": {"secretName": "brokers"},
-}
-PLAIN: dict[str, Any] = {"name": "plaintext", "port": 9092}
-OAUTH: dict[str, Any] = {
-    "type": "oauth",
-    "jwksEndpointUri": "https://issuer.test:8443/keys?v=1",
-    "validIssuerUri": "https://issuer.test/realms/a",
-    "audience": "brokers",
-    "userNameClaim": "preferred_username",
-}
-TOKENS: dict[str, Any] = {"name": "tokens", "port": 9095, "tls": True, "authentication": OAUTH}
-NODE_PORT: dict[str, Any] = {"type": "NodePort"}
-BALANCED: dict[str, Any] = {
-    "type": "LoadBalancer",
-    "advertisedHostTemplate": "broker-{nodeId}.example.com",
-    "advertisedPortTemplate": "1909{nodeId}",
-    "annotations": {"external-dns.alpha.kubernetes.io/hostname": "broker-{nodeId}.example.com"},
-    "externalTrafficPolicy": "Local",
-    "loadBalancerSourceRanges": ["203.0.113.0/24", "2001:db8::/32"],
-    "bootstrap": {"nodePort": 31090, "alternativeNames": ["kafka.example.com", "203.0.113.7"]},
-    "brokers": [{"broker": 0, "nodePort": 31000}, {"broker": 999, "nodePort": 31999}],
-}
-SECURE = copy.deepcopy(CLUSTER)
-SECURE["metadata"]["name"] = "secure"
-SECURE["spec"]["listeners"] = [INTERNAL, EXTERNAL]
-SECURE["spec"]["authorization"] = {"type": "simple", "superUsers": ["User:admin", "User:CN=a,O=b"]}
+REMOVE = object()
 
 
 def change(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -132,7 +95,7 @@ def change(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     at = changed
     for name in parents:
         at = at.setdefault(name, {})
-    if value is _REMOVE:
+    if value is REMOVE:
         del at[last]
     else:
         at[last] = value
@@ -236,16 +199,16 @@ def kubectl(api: ApiServer) -> Kubectl:
             "spec/replicaAssignment",
             {"0": [2**31]},
         ),
-        (TOPIC, "spec/clusterRef", _REMOVE),
+        (TOPIC, "spec/clusterRef", REMOVE),
         (TABLE, "metadata/name", "x" * 35),
         (TABLE, "metadata/name", "a.b"),
         (TABLE, "spec/table/format", "csv"),
         (TABLE, "spec/table", {"format": "iceberg", "path": "s3a://lake/t"}),
-        (TABLE, "spec/table/path", _REMOVE),
+        (TABLE, "spec/table/path", REMOVE),
         (TABLE, "spec/table/path", "s3://lake/t"),
         (TABLE, "spec/table/path", "/elsewhere/t"),
         (TABLE, "spec/table/path", "/data/../t"),
-        (TABLE, "spec/table/volume", _REMOVE),
+        (TABLE, "spec/table/volume", REMOVE),
         (TABLE, "spec/table/secretRef", {"name": "s3"}),
         (TABLE, "spec/table/valueFormat", "csv"),
         (TABLE, "spec/table", {**TABLE["spec"]["table"], "valueFormat": "raw", "schema": "a int"}),
@@ -270,7 +233,7 @@ def kubectl(api: ApiServer) -> Kubectl:
         (GROUP, "metadata/name", "x" * 41),
         (GROUP, "spec/group", "a b"),
         (GROUP, "spec/topicPattern", "t.*"),
-        (GROUP, "spec/topics", _REMOVE),
+        (GROUP, "spec/topics", REMOVE),
         (GROUP, "spec/offsetStore", "File"),
         (GROUP, "spec/job/sink", {}),
         (GROUP, "spec/job/sink", {"console": {}, "topic": {"name": "t"}}),
@@ -337,11 +300,11 @@ def test_nonsense_is_refused_at_creation(
     [
         (CLUSTER, "spec/zookeeper/chroot", "/b", "chroot is immutable"),
         (CLUSTER, "spec/brokers/storage/storageClassName", "slow", "storageClassName is immutable"),
-        (CLUSTER, "spec/brokers/storage/storageClassName", _REMOVE, "is immutable"),
+        (CLUSTER, "spec/brokers/storage/storageClassName", REMOVE, "is immutable"),
         (TOPIC, "spec/partitions", 5, "partitions may only grow"),
-        (TOPIC, "spec/partitions", _REMOVE, "partitions may only grow"),
+        (TOPIC, "spec/partitions", REMOVE, "partitions may only grow"),
         (TOPIC, "spec/topicName", "other", "topicName is immutable"),
-        (TOPIC, "spec/topicName", _REMOVE, "topicName is immutable"),
+        (TOPIC, "spec/topicName", REMOVE, "topicName is immutable"),
         (TOPIC, "spec/clusterRef/name", "other", "clusterRef is immutable"),
         (TABLE, "spec/table/volume/storageClassName", "slow", "storageClassName is immutable"),
         (REASSIGNMENT, "spec/cancel", False, "cannot be taken back"),
@@ -349,7 +312,7 @@ def test_nonsense_is_refused_at_creation(
         (REASSIGNMENT, "spec/excludedTopics", ["t"], "excludedTopics are immutable"),
         (GROUP, "spec/group", "other", "group is immutable"),
         (GROUP, "spec/offsetStore", "Kafka", "offsetStore is immutable"),
-        (GROUP, "spec/job/volume", _REMOVE, "give volume or checkpoint"),
+        (GROUP, "spec/job/volume", REMOVE, "give volume or checkpoint"),
         (GROUP, "spec/job/volume/accessMode", "ReadWriteMany", "accessMode is immutable"),
     ],
 )
@@ -387,7 +350,7 @@ def test_what_cannot_change_is_refused_at_update(
         (TOPIC, "spec/partitions", 7),
         (TABLE, "spec/table/format", "iceberg"),
         (TABLE, "spec/table/path", "s3a://lake/t"),
-        (TABLE, "spec/table", _REMOVE),
+        (TABLE, "spec/table", REMOVE),
         (REASSIGNMENT, "spec/throttleBytesPerSec", 50_000_000),
         (GROUP, "spec/job/suspend", True),
         (GROUP, "spec/job/sink", ICEBERG["sink"]),
@@ -417,163 +380,6 @@ def test_sizes_of_volumes_may_grow_and_go_back(
         kubectl.apply(change(growing, path, size))
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "why"),
-    [
-        ("listeners", [], "should have at least 1 items"),
-        ("listeners", [{"name": "plaintext"}], "listeners.*port: Required value"),
-        ("listeners", [PLAIN, {**PLAIN, "port": 9099}], "Duplicate value"),
-        ("listeners", [PLAIN, {**EXTERNAL, "port": 9092}], "each listener needs a port of its own"),
-        ("listeners", [{**PLAIN, "name": "metrics"}], "metrics is the name of another port"),
-        ("listeners", [{**PLAIN, "name": "Plain"}], "should match"),
-        ("listeners", [{**PLAIN, "port": 9404}], "the port of brokers.metricsPort"),
-        ("brokers/port", 9000, "brokers.port is none of the listeners"),
-        ("listeners", [INTERNAL, {**EXTERNAL, "tls": False}], "of type tls needs tls: true"),
-        ("listeners", [INTERNAL, {**PLAIN, "certificate": {"secretName": "a"}}], "needs tls: true"),
-        ("listeners", [{**INTERNAL, "certificate": {}}], "give either secretName or issuerRef"),
-        (
-            "listeners",
-            [{**INTERNAL, "certificate": {"secretName": "a", "issuerRef": {"name": "b"}}}],
-            "give either secretName or issuerRef",
-        ),
-        ("listeners", [{**INTERNAL, "authentication": {"type": "gssapi"}}], "supported values"),
-        ("listeners", [TOKENS], "brokers, the operator and jobs have no tokens"),
-        ("listeners", [PLAIN, {**TOKENS, "name": "internal"}], "have no tokens"),
-        ("listeners", [INTERNAL, {**TOKENS, "tls": False}], "of type oauth needs tls: true"),
-        (
-            "listeners",
-            [INTERNAL, {**TOKENS, "authentication": {"type": "oauth"}}],
-            "oauth needs jwksEndpointUri and validIssuerUri",
-        ),
-        (
-            "listeners",
-            [INTERNAL, {**TOKENS, "authentication": {**OAUTH, "type": "scram-sha-512"}}],
-            "are of type oauth",
-        ),
-        *(
-            (
-                "listeners",
-                [INTERNAL, {**TOKENS, "authentication": {**OAUTH, "jwksEndpointUri": uri}}],
-                "should match",
-            )
-            for uri in (
-                "http://issuer/keys",
-                "https://",
-                "https://a:0/",
-                "https://a:65536/",
-                "https://a,https://b",
-                "https://a/\nsuper.users=User:b",
-                "file:///etc/passwd",
-            )
-        ),
-        ("listeners", [EXTERNAL], "need those of the operator's own CA"),
-        ("listeners", [PLAIN], "authorization needs authentication on the listener of brokers"),
-        ("listeners", _REMOVE, "authorization needs listeners"),
-        ("listeners", [{**INTERNAL, "expose": NODE_PORT}], "the listener that is named internal"),
-        ("listeners", [{**PLAIN, "expose": NODE_PORT}, EXTERNAL], "expose another one"),
-        *(
-            ("listeners", [INTERNAL, {**EXTERNAL, "expose": expose}], why)
-            for expose, why in (
-                ({}, "type: Required value"),
-                ({"type": "Ingress"}, "supported values"),
-                ({**BALANCED, "type": "NodePort"}, "loadBalancerSourceRanges is of type"),
-                ({**BALANCED, "preferredNodePortAddressType": "InternalIP"}, "is of type NodePort"),
-                (
-                    {
-                        **NODE_PORT,
-                        "advertisedHostTemplate": "a",
-                        "preferredNodePortAddressType": "InternalIP",
-                    },
-                    "give either",
-                ),
-                (
-                    {"type": "LoadBalancer", "advertisedHostTemplate": "a.example"},
-                    "would advertise the same address",
-                ),
-                (
-                    {
-                        **NODE_PORT,
-                        "advertisedHostTemplate": "a",
-                        "advertisedPortTemplate": "9092",
-                    },
-                    "would advertise the same address",
-                ),
-                *(
-                    ({**NODE_PORT, "advertisedHostTemplate": host}, "should match")
-                    for host in ("-a", "a..b", "{brokerId}.a", "{nodeId", "a/b", "A", "a b", "a.")
-                ),
-                ({**NODE_PORT, "advertisedHostTemplate": "a-.b"}, "does not end with a hyphen"),
-                ({**NODE_PORT, "advertisedHostTemplate": "a" * 64}, "at most 63 characters"),
-                *(
-                    ({**NODE_PORT, "advertisedPortTemplate": port}, "should match")
-                    for port in ("a", "-1", "{nodeId}a")
-                ),
-                ({**BALANCED, "loadBalancerSourceRanges": []}, "at least 1 items"),
-                ({**BALANCED, "loadBalancerSourceRanges": ["10.0.0.1"]}, "should match"),
-                ({**NODE_PORT, "annotations": {"odradek.io/service-hash": "x"}}, "the operator's"),
-                ({**NODE_PORT, "bootstrap": {"nodePort": 0}}, "greater than or equal to 1"),
-                ({**NODE_PORT, "bootstrap": {"alternativeNames": ["a,b"]}}, "should match"),
-                ({**NODE_PORT, "brokers": [{"broker": 1}]}, "nodePort: Required value"),
-                (
-                    {
-                        **NODE_PORT,
-                        "brokers": [{"broker": 1, "nodePort": 1}, {"broker": 1, "nodePort": 2}],
-                    },
-                    "Duplicate value",
-                ),
-                ({**NODE_PORT, "externalTrafficPolicy": "Nobody"}, "supported values"),
-            )
-        ),
-        ("authorization/type", "opa", "supported values"),
-        ("authorization/superUsers", ["admin"], "should match"),
-        ("authorization/superUsers", ["User:a;User:b"], "should match"),
-        ("brokers", {"replicas": 6, "perNode": 2}, "leave at least perNode between any two"),
-        ("brokers/config", {"ssl.client.auth": "none"}, "decide about TLS, SASL and authorizers"),
-        ("brokers/config", {"super.users": "User:a"}, "decide about TLS, SASL and authorizers"),
-    ],
-)
-def test_listeners_that_contradict_themselves_are_refused(
-    kubectl: Kubectl, path: str, value: Any, why: str
-) -> None:
-    wrong = change(change(SECURE, "metadata/name", "wrong"), f"spec/{path}", value)
-    with pytest.raises(objects.ApiError, match=why):
-        objects.client(kubectl.kubeconfig).create(kubectl.namespace, wrong)
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        ("listeners", [INTERNAL]),
-        ("listeners", [PLAIN, INTERNAL]),
-        ("listeners", [INTERNAL, TOKENS]),
-        ("listeners", [{**EXTERNAL, "expose": BALANCED}, INTERNAL]),
-        ("listeners", [INTERNAL, {**PLAIN, "expose": NODE_PORT}]),
-        (
-            "listeners",
-            [INTERNAL, {**PLAIN, "expose": {**NODE_PORT, "advertisedHostTemplate": "a.example"}}],
-        ),
-        ("listeners", [{**EXTERNAL, "certificate": {"issuerRef": {"name": "ca"}}}, INTERNAL]),
-        ("brokers/config", {"num.partitions": "3", "listeners.of.mine": "x"}),
-    ],
-)
-def test_listeners_may_be_added_and_taken_away(kubectl: Kubectl, path: str, value: Any) -> None:
-    kubectl.apply(change(SECURE, f"spec/{path}", value))
-    found = kubectl.get("kafkacluster", "secure")["spec"]
-    assert {one["tls"] for one in found["listeners"]} <= {True, False}
-    assert found["authorization"]["allowEveryoneIfNoAclFound"] is False
-    kubectl("delete", "kafkacluster", "secure")
-
-
-def test_names_of_exposed_listeners_fit_into_those_of_services(kubectl: Kubectl) -> None:
-    long = change(SECURE, "metadata/name", "c" * 38)
-    listener = {**EXTERNAL, "name": "l" * 15, "expose": NODE_PORT}
-    wrong = change(long, "spec/listeners", [INTERNAL, listener])
-    with pytest.raises(objects.ApiError, match="at most 52 characters together"):
-        objects.client(kubectl.kubeconfig).create(kubectl.namespace, wrong)
-    kubectl.apply(change(wrong, "metadata/name", "c" * 37))
-    kubectl("delete", "kafkacluster", "c" * 37)
-
-
 def test_image_of_a_clusters_own_is_not_upgraded(kubectl: Kubectl) -> None:
     image = "registry.test:5000/odradek/Broker_1@sha256:" + "0" * 64
     wanted = change(change(CLUSTER, "metadata/name", "pinned"), "spec/image", image)
@@ -583,7 +389,7 @@ def test_image_of_a_clusters_own_is_not_upgraded(kubectl: Kubectl) -> None:
     kubectl.apply(change(wanted, "spec/rollout", {"requestId": "1", "upgrades": "OnRequest"}))
     with pytest.raises(KubectlError, match="requestId"):
         kubectl.apply(change(wanted, "spec/rollout/requestId", ""))
-    kubectl.apply(change(automatic, "spec/image", _REMOVE))
+    kubectl.apply(change(automatic, "spec/image", REMOVE))
     kubectl("delete", "kafkacluster", "pinned")
 
 
