@@ -265,8 +265,7 @@ def asked_of(port: int) -> dict[str, object]:
 
 
 @pytest.mark.full(
-    "tests/group/test_offsets_in_transactions.py::"
-    "test_members_and_generations_are_checked_as_kafka_does"
+    "tests/group/test_who_may_commit.py::test_members_and_generations_are_checked_as_kafka_does"
 )
 def test_answers_are_those_of_kafka(tmp_path: Path) -> None:
     told = {}

@@ -34,6 +34,11 @@ State: TypeAlias = tuple[
 ]
 
 
+def codes(*partitions: int, code: ErrorCode = ErrorCode.NONE) -> Errors:
+    """Return the outcome of a request about partitions of the topic t."""
+    return {TopicPartition("t", partition): code for partition in partitions}
+
+
 @dataclass
 class HeldOutcomes:
     """Appends to real logs at once; while `held`, the test lets each caller know the outcome.
