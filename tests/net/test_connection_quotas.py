@@ -23,7 +23,7 @@ from odradek.net.frame import READ_AHEAD_BYTES
 from odradek.net.listener import Listener
 from odradek.net.memory_quotas import RequestMemory
 from odradek.protocol.regions import Part
-from tests.net.test_listener import connected, echo, framed, read_frame
+from tests.net.loopback import connected, echo, framed, read_frame
 
 LARGE = 3 * READ_AHEAD_BYTES
 

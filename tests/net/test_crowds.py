@@ -26,7 +26,7 @@ from odradek.net.connection_quotas import (
 )
 from odradek.net.listener import ACCEPTED_A_TURN, WAITING_PLACES, Listener
 from odradek.net.rare_log import LINES_PER_PERIOD
-from tests.net.test_listener import connected, echo, emptied, framed, read_frame
+from tests.net.loopback import connected, echo, emptied, framed, read_frame
 from tests.support.missing import require_ipv6
 
 LIMITS = ConnectionLimits(

@@ -24,7 +24,7 @@ from odradek.net.sending import Sends, send_at_once
 from odradek.net.transport import PlainTransport, TlsTransport
 from odradek.protocol.regions import Buffer, Part
 from tests.net import test_tls
-from tests.net.test_listener import LIMITS, connected, emptied, framed, listening, read_frame
+from tests.net.loopback import LIMITS, connected, emptied, framed, listening, read_frame
 from tests.support import certificates
 from tests.support.file_regions import CountedRegion
 

@@ -15,8 +15,8 @@ from odradek.net.connection_quotas import ConnectionQuotas
 from odradek.net.frame import READ_AHEAD_BYTES, FrameReader
 from odradek.net.transport import Transport
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
+from tests.net.loopback import connected, framed, read_frame
 from tests.net.test_connection_quotas import limits, listening
-from tests.net.test_listener import connected, framed, read_frame
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from odradek.net.listener import Listener
 from odradek.net.owed_answers import MOST_OWED, Later
 from odradek.protocol.api import ApiKey
 from odradek.protocol.regions import Part
-from tests.net.test_listener import (
+from tests.net.loopback import (
     LIMITS,
     connected,
     emptied,

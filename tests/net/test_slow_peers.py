@@ -25,7 +25,7 @@ from odradek.net.memory_quotas import (
 from odradek.protocol.api import ApiKey
 from odradek.protocol.primitives import LENGTH16
 from odradek.protocol.regions import Part
-from tests.net.test_listener import connected, echo, emptied, framed, read_frame
+from tests.net.loopback import connected, echo, emptied, framed, read_frame
 from tests.support.file_regions import CountedRegion
 
 LIMITS = ConnectionLimits(
