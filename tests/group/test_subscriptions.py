@@ -6,15 +6,15 @@ import struct
 
 import pytest
 
-from odradek.group.group import _topics
 from odradek.group.states import GroupState
+from odradek.protocol.consumer_protocol import subscribed
 from odradek.protocol.errors import ErrorCode
 from tests.group.test_commit_order import subscription
 from tests.group.test_group import World
 
 
 def test_topics_of_a_subscription() -> None:
-    assert _topics(struct.pack(">hih3sh1s", 0, 2, 3, b"abc", 1, b"d")) == ["abc", "d"]
+    assert subscribed(struct.pack(">hih3sh1s", 0, 2, 3, b"abc", 1, b"d")) == ["abc", "d"]
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,12 @@ def test_topics_of_a_subscription() -> None:
     ids=["empty", "short", "negative count", "cut off", "not UTF-8"],
 )
 def test_of_another_layout_nothing_is_known(metadata: bytes) -> None:
-    assert _topics(metadata) is None
+    assert subscribed(metadata) is None
 
 
 def test_a_negative_length_ends_the_walk() -> None:
     """Of length -2 it would stand still, as often as the count says."""
-    assert _topics(struct.pack(">hih", 0, 3, -2)) is None
+    assert subscribed(struct.pack(">hih", 0, 3, -2)) is None
 
 
 def test_a_group_reads_what_the_members_of_its_last_generation_read() -> None:

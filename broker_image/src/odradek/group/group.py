@@ -10,12 +10,12 @@ leader that only sends heartbeats would hold up the others forever (KAFKA-12890)
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping
 from uuid import uuid4
 
 from odradek.group.members import GroupMember, JoinResult, JoinSpec, Members, SyncResult
 from odradek.group.states import GroupState, check_transition
+from odradek.protocol import consumer_protocol
 from odradek.protocol.errors import ErrorCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
@@ -541,7 +541,7 @@ class Group:
             return None
         topics: set[str] = set()
         for metadata in self._subscriptions:
-            told = _topics(metadata)
+            told = consumer_protocol.subscribed(metadata)
             if told is None:
                 return None
             topics.update(told)
@@ -579,25 +579,3 @@ class Group:
     def _enter(self, following: GroupState) -> None:
         check_transition(self.state, following)
         self.state = following
-
-
-def _topics(metadata: bytes) -> list[str] | None:
-    """Return the topics of a consumer's subscription: i16 version, then an array of strings; None
-    for another layout.
-    """
-    try:
-        (count,) = struct.unpack_from(">i", metadata, 2)
-        if count < 0:
-            return None
-        position, topics = 6, []
-        for _ in range(count):
-            (length,) = struct.unpack_from(">h", metadata, position)
-            position += 2
-            # A negative length would lead back: a few bytes could keep the loop busy for minutes.
-            if not 0 <= length <= len(metadata) - position:
-                return None
-            topics.append(metadata[position : position + length].decode())
-            position += length
-    except (struct.error, UnicodeDecodeError):
-        return None
-    return topics

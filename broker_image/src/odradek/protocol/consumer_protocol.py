@@ -1,10 +1,32 @@
-"""What consumers hide from their coordinator: the bytes of an assignment."""
+"""What consumers hide from their coordinator: the bytes of subscriptions and assignments."""
 
 from __future__ import annotations
 
 import struct
 
 from odradek.values import TopicPartition
+
+
+def subscribed(metadata: bytes) -> list[str] | None:
+    """Return the topics of a consumer's subscription: i16 version, then an array of strings; None
+    for another layout.
+    """
+    try:
+        (count,) = struct.unpack_from(">i", metadata, 2)
+        if count < 0:
+            return None
+        position, topics = 6, []
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", metadata, position)
+            position += 2
+            # A negative length would lead back: a few bytes could keep the loop busy for minutes.
+            if not 0 <= length <= len(metadata) - position:
+                return None
+            topics.append(metadata[position : position + length].decode())
+            position += length
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return topics
 
 
 def assigned(data: bytes) -> tuple[TopicPartition, ...]:
