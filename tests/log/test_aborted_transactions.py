@@ -21,7 +21,8 @@ from odradek.log.partition.reading import aborted_between
 from odradek.log.records import batch
 from odradek.log.records.batch import Header
 from odradek.log.segment.files import Region, SharedFile, StoppedError
-from odradek.log.segment.segment import TXN_INDEX_SUFFIX, Segment
+from odradek.log.segment.names import TXN_INDEX_SUFFIX
+from odradek.log.segment.segment import Segment
 from odradek.log.segment.transaction_index import AbortedTxn, TransactionIndex
 from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, flip

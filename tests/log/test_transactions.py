@@ -17,7 +17,7 @@ from odradek.log.partition import cleaner, replay
 from odradek.log.partition.log import Log
 from odradek.log.partition.reading import aborted_between
 from odradek.log.segment.files import StoppedError
-from odradek.log.segment.segment import TXN_INDEX_SUFFIX
+from odradek.log.segment.names import TXN_INDEX_SUFFIX
 from odradek.log.segment.transaction_index import AbortedTxn, TransactionIndex
 from odradek.protocol.errors import KafkaError
 from odradek.topic_config import TopicConfig

@@ -32,7 +32,7 @@ from odradek.log.partition.log import Log, LogEnvironment
 from odradek.log.records.batch import CorruptBatchError
 from odradek.log.segment import batch_file
 from odradek.log.segment.files import list_names, open_file
-from odradek.log.segment.segment import LOG_SUFFIX
+from odradek.log.segment.names import LOG_SUFFIX
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.topic_config import TopicConfig
 from odradek.values import TopicPartition

@@ -27,7 +27,7 @@ from odradek.log.segment.files import (
     list_names,
     remove_tree,
 )
-from odradek.log.segment.segment import LOG_SUFFIX
+from odradek.log.segment.names import LOG_SUFFIX
 from odradek.protocol.errors import KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition

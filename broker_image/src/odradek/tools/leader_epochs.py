@@ -21,7 +21,7 @@ from odradek.log.partition import checkpoints
 from odradek.log.partition.epochs import FILE_NAME
 from odradek.log.records.batch import NO_EPOCH, CorruptBatchError, Header
 from odradek.log.segment import batch_file
-from odradek.log.segment.segment import LOG_SUFFIX, base_offset_of
+from odradek.log.segment.names import LOG_SUFFIX, base_offset_of
 
 # Runs of batches of one epoch that are compared with each other; a log has few.
 _MOST_RUNS = 4000

@@ -22,7 +22,7 @@ from odradek.log.records import compression, contents
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment import batch_file
 from odradek.log.segment.index import OffsetIndex, TimeIndex
-from odradek.log.segment.segment import (
+from odradek.log.segment.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,

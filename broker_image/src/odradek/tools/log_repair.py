@@ -29,14 +29,13 @@ from odradek.log.records.batch import LEADER_EPOCH_POSITION, CorruptBatchError
 from odradek.log.segment import batch_file
 from odradek.log.segment.batch_file import BatchSequence
 from odradek.log.segment.files import fsync_path
-from odradek.log.segment.segment import (
+from odradek.log.segment.names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
-    Segment,
-    SegmentSettings,
     base_offset_of,
 )
+from odradek.log.segment.segment import Segment, SegmentSettings
 from odradek.log.segment.transaction_index import CorruptTransactionIndexError
 from odradek.tools import leader_epochs, log_dump
 from odradek.tools.leader_epochs import EpochCheck, WrongEpoch

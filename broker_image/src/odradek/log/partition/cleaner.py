@@ -32,8 +32,9 @@ from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.records.records import Record
 from odradek.log.segment import batch_file
 from odradek.log.segment.files import FileRetiredError, StoppedError
+from odradek.log.segment.names import CLEANED_SUFFIX, SWAP_SUFFIX
 from odradek.log.segment.placed import placed
-from odradek.log.segment.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
+from odradek.log.segment.segment import Segment
 from odradek.protocol.regions import Buffer
 
 logger = logging.getLogger(__name__)

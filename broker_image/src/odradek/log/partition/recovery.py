@@ -26,7 +26,7 @@ from odradek.log.partition.producers import SNAPSHOT_SUFFIX
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment.batch_file import BatchSequence
 from odradek.log.segment.files import StoppedError, list_names, remove_if_there, write_atomically
-from odradek.log.segment.segment import (
+from odradek.log.segment.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -35,10 +35,10 @@ from odradek.log.segment.segment import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
-    Segment,
     base_offset_of,
     file_name,
 )
+from odradek.log.segment.segment import Segment
 from odradek.log.segment.transaction_index import CorruptTransactionIndexError
 from odradek.topic_config import TopicConfig
 

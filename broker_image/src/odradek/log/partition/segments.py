@@ -13,8 +13,9 @@ from typing import overload
 
 from odradek.log.partition.failure import LogFailure
 from odradek.log.segment import files
+from odradek.log.segment.names import DELETED_SUFFIX
 from odradek.log.segment.placed import Placed
-from odradek.log.segment.segment import DELETED_SUFFIX, Segment
+from odradek.log.segment.segment import Segment
 from odradek.log.segment.tail import Tail
 from odradek.protocol.regions import Buffer
 

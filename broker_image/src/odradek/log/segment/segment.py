@@ -20,34 +20,20 @@ from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment import batch_file
 from odradek.log.segment.files import SharedFile, read_exactly, sync, write_all
 from odradek.log.segment.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex, TimeIndex
+from odradek.log.segment.names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
+)
 from odradek.log.segment.placed import Placed, placed
 from odradek.log.segment.tail import Tail
 from odradek.log.segment.transaction_index import TransactionIndex
-from odradek.properties import LONG_MAX
 from odradek.protocol.regions import Buffer
 
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-TXN_INDEX_SUFFIX = ".txnindex"
-DELETED_SUFFIX = ".deleted"
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
-SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _HEADER_CHUNK = 8192
-
-
-def file_name(offset: int, suffix: str) -> str:
-    """Return Kafka's name of a segment file: the offset in 20 digits, then the suffix."""
-    return f"{offset:020d}{suffix}"
-
-
-def base_offset_of(stem: str) -> int | None:
-    """Return the offset of a segment file's name without suffix; None: no broker gave this name."""
-    if len(stem) != 20 or not (stem.isascii() and stem.isdecimal()):
-        return None
-    offset = int(stem)
-    return offset if offset <= LONG_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
