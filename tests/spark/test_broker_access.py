@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException, admin
 
 from odradek_spark import broker_access
 from odradek_spark.broker_access import BrokerAccess, ClientConfigError
@@ -187,6 +188,18 @@ def test_tokens_of_spark_are_got_with_options_of_jaas(
     assert access.spark["kafka.sasl.login.callback.handler.class"].endswith(
         "oauthbearer.OAuthBearerLoginCallbackHandler"
     )
+
+
+def test_a_file_is_not_blamed_for_threads_that_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(settings: dict[str, Any]) -> NoReturn:
+        raise KafkaException(KafkaError(KafkaError._CRIT_SYS_RESOURCE))
+
+    monkeypatch.setattr(admin, "AdminClient", refuse)
+    path = written(tmp_path / "client.properties", "security.protocol=PLAINTEXT")
+    with pytest.raises(RuntimeError, match=r"^can't start new thread$"):
+        broker_access.read("b:1", path)
 
 
 @pytest.mark.parametrize("name", ["client.credentials.client.id", "scope"])

@@ -20,14 +20,19 @@ from typing import Any, Final
 
 import click
 
-from odradek import broker_processes, config_loading, long_lived, standard_output, stop_signals
+from odradek import (
+    broker_processes,
+    config_loading,
+    long_lived,
+    standard_output,
+    stop_signals,
+    thread_errors,
+)
 from odradek import zookeeper as zookeeper_server
 from odradek.properties import ConfigError, is_utf8
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 COMMANDS = "odradek.commands"
-# Python has no type for this error.
-_NO_THREAD: Final = "can't start new thread"
 
 # Imported when they are used: an answer in a terminal must not wait for what others need.
 _TOOLS: Final[Mapping[str, tuple[str, str]]] = {
@@ -83,13 +88,9 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             sys.exit(stop_signals.INTERRUPTED)
         except RuntimeError as error:
-            if not str(error).startswith(_NO_THREAD):
+            if not thread_errors.is_no_thread(error):
                 raise
-            _exit(
-                f"{_NO_THREAD}: too many processes and threads, or too little memory; end some, or "
-                "raise the limit (ulimit -u, or pids.max of the container)",
-                1,
-            )
+            _exit(thread_errors.NO_THREAD, 1)
         finally:
             standard_output.flush()
 

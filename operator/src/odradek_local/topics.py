@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 from odradek_local.errors import LocalError
 from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.topic.topic_spec import TopicSpec
+from odradek_spark.client_errors import starting_threads
 
 _ANSWER_S: Final = 5.0
 # Brokers that have just come up may not take them yet.
@@ -38,15 +39,16 @@ class TopicMaker:
     """Applies topics through the brokers at `bootstrap`; `wait` waits for a condition to hold."""
 
     def __init__(self, bootstrap: str, wait: Callable[[Callable[[], bool], str], None]) -> None:
-        self._client = AdminClient(
-            {
-                "bootstrap.servers": bootstrap,
-                "client.id": "odradek-local",
-                "log_level": 0,
-                "reconnect.backoff.max.ms": 500,
-                "socket.timeout.ms": 30_000,
-            }
-        )
+        with starting_threads():
+            self._client = AdminClient(
+                {
+                    "bootstrap.servers": bootstrap,
+                    "client.id": "odradek-local",
+                    "log_level": 0,
+                    "reconnect.backoff.max.ms": 500,
+                    "socket.timeout.ms": 30_000,
+                }
+            )
         self._wait = wait
 
     def apply(self, cluster: ClusterSpec, topics: Iterable[TopicSpec]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from odradek import access_tokens, listener_settings, oauth_settings, properties
+from odradek import access_tokens, listener_settings, oauth_settings, properties, thread_errors
 from odradek.access_tokens import AccessTokens
 from odradek.listener_settings import ClientSettings, Store, TlsSettings
 from odradek.oauth_settings import OAUTHBEARER, OauthLogin
@@ -123,15 +123,20 @@ def _librdkafka(settings: ClientSettings, used: Mapping[str, str]) -> dict[str, 
 
 
 def _require_usable(settings: Mapping[str, str]) -> None:
-    """Raise ConfigError for settings that no client can be made with: a store without a PEM."""
+    """Raise ConfigError for settings that no client can be made with: a store without a PEM.
+
+    Raises Python's error if no thread can be started.
+    """
     # Loads a library, which takes time.
-    from confluent_kafka import KafkaException
+    from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient
 
     try:
         # It has no addresses, so it does not connect.
         AdminClient({**settings, "log_level": 0})
     except KafkaException as error:
+        if error.args[0].code() == KafkaError._CRIT_SYS_RESOURCE:
+            raise thread_errors.no_thread() from error
         text = in_kafkas_names(" ".join(error.args[0].str().split()))
         raise ConfigError(text.removeprefix("Failed to create admin client: ")) from None
 

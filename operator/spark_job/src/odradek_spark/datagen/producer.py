@@ -8,7 +8,7 @@ from random import Random
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from odradek_spark.broker_access import BrokerAccess
-from odradek_spark.client_errors import Refusals
+from odradek_spark.client_errors import Refusals, starting_threads
 from odradek_spark.datagen.quickstarts import Record
 
 _METADATA_TIMEOUT_S = 10.0
@@ -48,22 +48,25 @@ class RecordWriter:
     """Writes to one topic; `delivered` counts what the brokers have acknowledged."""
 
     def __init__(self, access: BrokerAccess, topic: str, key: str) -> None:
-        """Raise DatagenError if no broker answers, or the topic is not there and not created."""
+        """Raise DatagenError if no broker answers, or the topic is not there and not created, and
+        Python's error if no thread can be started.
+        """
         self.delivered = 0
         self._topic = topic
         self._key = key
         self._failure: KafkaError | None = None
         self._refusals = Refusals()
-        self._producer = Producer(
-            {
-                **access.client_settings(),
-                "client.id": "odradek-datagen",
-                "enable.idempotence": True,
-                "linger.ms": 20,
-                "log_level": 0,
-                "error_cb": self._refusals,
-            }
-        )
+        with starting_threads():
+            self._producer = Producer(
+                {
+                    **access.client_settings(),
+                    "client.id": "odradek-datagen",
+                    "enable.idempotence": True,
+                    "linger.ms": 20,
+                    "log_level": 0,
+                    "error_cb": self._refusals,
+                }
+            )
         self._await_topic(access.bootstrap)
 
     def _await_topic(self, bootstrap: str) -> None:

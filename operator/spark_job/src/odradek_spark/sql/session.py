@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from odradek import thread_errors
 from odradek_spark import connector
 from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.sql import output, statements
@@ -259,12 +260,14 @@ def _key_column(wanted: statements.CreateRelation, schema: StructType) -> str | 
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """Raise SqlError for what Spark says in many lines."""
+    """Raise SqlError for what Spark says in many lines, and for threads that cannot be started."""
     try:
         yield
     except (SqlError, BrokenPipeError):
         raise
     except Exception as error:
+        if thread_errors.is_no_thread(error):
+            raise SqlError(thread_errors.NO_THREAD) from error
         from odradek_spark.sql.spark_errors import one_line
 
         raise SqlError(one_line(error)) from error

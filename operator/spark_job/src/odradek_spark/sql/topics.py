@@ -17,7 +17,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
 from odradek_spark.broker_access import BrokerAccess
-from odradek_spark.client_errors import Refusals
+from odradek_spark.client_errors import Refusals, starting_threads
 from odradek_spark.sql.errors import SqlError
 
 _TIMEOUT_S = 10.0
@@ -59,14 +59,15 @@ class Topics:
         """
         try:
             if self._admin is None:
-                self._admin = AdminClient(
-                    {
-                        **self._access.client_settings(),
-                        "log_level": 0,
-                        "error_cb": self._refusals,  # type: ignore[dict-item]  # a callable
-                        "client.id": "odradek-sql",
-                    }
-                )
+                with starting_threads():
+                    self._admin = AdminClient(
+                        {
+                            **self._access.client_settings(),
+                            "log_level": 0,
+                            "error_cb": self._refusals,  # type: ignore[dict-item]  # a callable
+                            "client.id": "odradek-sql",
+                        }
+                    )
             found = self._admin.list_topics(timeout=_TIMEOUT_S).topics
         except KafkaException as error:
             if self._admin is not None:
@@ -98,18 +99,19 @@ class Topics:
         `ready` is called as soon as all records that follow will be read.
         """
         partitions = self.require(topic).partitions
-        consumer = Consumer(
-            {
-                **self._access.client_settings(),
-                "group.id": "odradek-sql",  # required by the library; nothing is committed
-                "client.id": "odradek-sql",
-                "enable.auto.commit": False,
-                # What is skipped is told, and not passed over.
-                "auto.offset.reset": "error",
-                "allow.auto.create.topics": False,
-                "log_level": 0,
-            }
-        )
+        with starting_threads():
+            consumer = Consumer(
+                {
+                    **self._access.client_settings(),
+                    "group.id": "odradek-sql",  # required by the library; nothing is committed
+                    "client.id": "odradek-sql",
+                    "enable.auto.commit": False,
+                    # What is skipped is told, and not passed over.
+                    "auto.offset.reset": "error",
+                    "allow.auto.create.topics": False,
+                    "log_level": 0,
+                }
+            )
         try:
             start = OFFSET_BEGINNING if from_beginning else OFFSET_END
             places = [ClientPartition(topic, number, start) for number in range(partitions)]
