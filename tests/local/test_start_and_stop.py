@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from odradek_local import java, plan, resources
+from odradek_local import data_folder, java, plan, resources
 from odradek_local.data_folder import DataFolder
 from odradek_local.display import Display
 from odradek_local.errors import LocalError
@@ -259,6 +259,16 @@ def test_mistakes_end_with_status_2_before_anything_starts(tmp_path: Path) -> No
 def test_a_folder_that_settings_cannot_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(LocalError, match="for data: its path must be UTF-8, without comma"):
         DataFolder(tmp_path / name)
+
+
+def test_without_a_home_only_a_folder_that_is_given_is_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "~nobody-has-this-name")
+    said = "^cannot use ~nobody-has-this-name for data, give a folder with --data: "
+    with pytest.raises(LocalError, match=said):
+        data_folder.default()
+    assert DataFolder(tmp_path).option() == f" --data {tmp_path}"
 
 
 def test_a_start_says_what_is_taken_and_what_dies_and_ends_whole(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek import standard_output
 from odradek.topic_config import TopicConfig
 from tests.support.logs import Partition, batch
 
@@ -63,6 +64,27 @@ def test_help_on_a_full_disk_is_one_line(command: str) -> None:
 def test_a_full_disk_is_no_fault_of_the_file_that_is_dumped(folder: Path) -> None:
     assert shell(f"odradek log dump {folder} >/dev/full") == (1, "", FULL)
     assert shell(f"odradek log dump {folder} >&-") == (2, "", "odradek: stdout is closed\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("sql -e HELP >&-", "stdout is closed"),
+        ("sql <&-", "stdin is closed"),
+        ("local --data /nowhere/data >&-", "stdout is closed"),
+    ],
+)
+def test_a_stream_that_is_closed_is_one_line(command: str, said: str) -> None:
+    assert shell(f"odradek {command}") == (2, "", f"odradek: {said}\n")
+
+
+def test_what_a_terminal_has_no_character_for_is_escaped(tmp_path: Path) -> None:
+    place = tmp_path / "stdout"
+    with place.open("w", encoding="latin-1") as file:
+        stdout = standard_output._guarded(file, is_stdout=True)
+        stdout.write("\xfc \u6f22\n")
+        stdout.flush()
+    assert place.read_bytes() == b"\xfc \\u6f22\n"
 
 
 def test_a_reader_that_goes_ends_a_command_without_a_word(folder: Path) -> None:

@@ -68,6 +68,7 @@ def _guarded(stream: TextIO, *, is_stdout: bool) -> TextIO:
     return io.TextIOWrapper(
         file,
         stream.encoding,
-        stream.errors,
+        # A terminal that has no such character shows its number.
+        "backslashreplace" if stream.errors == "strict" else stream.errors,
         line_buffering=stream.isatty() or not is_stdout,
     )

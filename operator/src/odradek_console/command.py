@@ -19,6 +19,7 @@ from odradek.tools.command_line import (
     command_config_option,
     read_access,
     run,
+    say,
 )
 from odradek.tools.errors import ToolError
 
@@ -137,7 +138,8 @@ def user(name: str, password: str) -> None:
     from odradek_console import users
 
     try:
-        click.echo(users.line(name, password))
+        # The file of users is UTF-8, whatever a terminal is.
+        say(users.line(name, password))
     except ToolError as error:
         click.echo(f"odradek: {error}", err=True)
         sys.exit(error.status)

@@ -31,9 +31,13 @@ _NOT_IN_SETTINGS: Final = ",\\"
 
 
 def default() -> Path:
-    """Return the folder in the user's state directory."""
+    """Return the folder in the user's state directory. Raises LocalError if there is none."""
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "odradek" / "local"
+    try:
+        return Path(state).expanduser() / "odradek" / "local"
+    except RuntimeError as error:
+        message = f"cannot use {state} for data, give a folder with --data: {error}"
+        raise LocalError(message) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,10 @@ class DataFolder:
 
     def option(self) -> str:
         """Return what commands for this folder need behind them, as a shell reads it."""
-        return "" if self.path == default() else f" --data {shlex.quote(str(self.path))}"
+        with contextlib.suppress(LocalError):
+            if self.path == default():
+                return ""
+        return f" --data {shlex.quote(str(self.path))}"
 
     def _clean_up(self, note: Note) -> int:
         """End what a killed start has left, and lock the folder."""

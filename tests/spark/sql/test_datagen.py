@@ -61,6 +61,8 @@ def test_arguments_of_ksql_datagen_are_options() -> None:
         ["quickstart=users", "maxInterval=2147483648"],
         ["quickstart=users", "--rate", "5/s", "maxInterval=1"],
         ["quickstart=users", "color=red"],
+        ["quickstart=users", "topic=" + "x" * 513],
+        ["quickstart=users", "topic=" + "\u6f22" * 200],
     ],
 )
 def test_bad_usage_is_2(arguments: list[str]) -> None:

@@ -224,6 +224,39 @@ def test_continuous_select_goes_on_until_ctrl_c_which_leaves_the_shell(
     leave(shell)
 
 
+def test_a_reader_of_a_continuous_select_that_goes_ends_it_without_a_word(
+    cluster: Cluster, environment: Mapping[str, str]
+) -> None:
+    create_topic(cluster.bootstrap, "piped")
+    write(cluster, "piped", ("a", '{"n": 1}'))
+    query = "SET 'auto.offset.reset'='earliest'; SELECT n FROM piped EMIT CHANGES"
+    process = subprocess.Popen(
+        ["odradek", "sql", "--bootstrap-server", cluster.bootstrap, "-e", query],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().strip() == "n"
+        process.stdout.close()
+
+        def has_ended() -> bool:
+            write(cluster, "piped", ("a", '{"n": 2}'))
+            return process.poll() is not None
+
+        wait_until(has_ended, "it has more to write", 300)
+        said = process.stderr.read().splitlines()
+        assert process.returncode == 1
+        assert [one.split()[0] for one in said] == ["auto.offset.reset", "Starting", "Spark"]
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_ctrl_c_ends_a_select_and_what_follows_on_its_line(shell: Terminal) -> None:
     shell.send("SELECT 1 AS a; SELECT count(*) FROM range(1000000000000); SELECT 7 AS never;\n")
     shell.read_until("(1 row)\n")

@@ -16,6 +16,8 @@ from odradek_spark.datagen.quickstarts import QUICKSTARTS
 
 _MAX_INTERVAL_MS = 500
 _INT_MAX = 2**31 - 1
+# Kafka's; librdkafka makes nothing of much longer ones.
+_LONGEST_TOPIC = 249
 # ksql-datagen's names -> the options of this command.
 _ARGUMENTS = {
     "quickstart": "--quickstart",
@@ -120,6 +122,8 @@ def datagen(
     if rate is not None and max_interval is not None:
         raise click.UsageError("give either --rate or --max-interval")
     commands.check_utf8("--topic", topic or "")
+    if topic is not None and len(topic.encode()) > _LONGEST_TOPIC:
+        raise click.UsageError(f"the name of a topic has at most {_LONGEST_TOPIC} bytes")
     access = commands.read_access(bootstrap_server, command_config)
     name = topic or f"{quickstart}_kafka_topic_{format_}"
     interval = _MAX_INTERVAL_MS if max_interval is None else max_interval

@@ -47,9 +47,16 @@ def sql(
 
     if texts and files:
         raise click.UsageError("give either -e or -f")
+    if sys.stdout is None:
+        _exit("stdout is closed")
+    if sys.stdin is None and not (texts or files):
+        _exit("stdin is closed")
     access = commands.read_access(bootstrap_server, command_config)
     signal.signal(signal.SIGTERM, _exit_at_sigterm)
-    session = SqlSession(ShellOptions(access, jars, memory), sys.stdout)
+    try:
+        session = SqlSession(ShellOptions(access, jars, memory), sys.stdout)
+    except OSError as error:
+        _exit(f"cannot make a folder for temporary files: {error.strerror}")
     try:
         session.topics.summaries()  # no shell without a broker
         if texts or files or not sys.stdin.isatty():
@@ -72,6 +79,11 @@ def _read(file: TextIO) -> str:
         return file.read()
     except UnicodeDecodeError as error:
         raise click.UsageError(f"{file.name} is not UTF-8 text") from error
+
+
+def _exit(mistake: str) -> NoReturn:
+    click.echo(f"odradek: {mistake}", err=True)
+    sys.exit(2)
 
 
 def _exit_at_sigterm(number: int, _: object) -> NoReturn:

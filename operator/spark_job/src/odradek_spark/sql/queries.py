@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from odradek.standard_output import StdoutError
 from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.sql import output, relations
 from odradek_spark.sql.catalog import Relation
@@ -115,17 +116,23 @@ class Queries:
     def _follow(self, frame: DataFrame, limit: int | None, interrupted: threading.Event) -> None:
         table = output.GrowingTable(self._rows, frame.columns, roomy=True)
         done = threading.Event()
+        unwritten: list[Exception] = []
 
         def show(batch: DataFrame, _: int) -> None:
             if done.is_set():
                 return
-            for row in batch.toLocalIterator():
-                table.add(row)
-                if table.rows == limit:
-                    done.set()
-                    break
-            if table.rows:
-                table.flush()
+            try:
+                for row in batch.toLocalIterator():
+                    table.add(row)
+                    if table.rows == limit:
+                        done.set()
+                        break
+                if table.rows:
+                    table.flush()
+            except (BrokenPipeError, StdoutError) as error:
+                # Spark would make its own error of it.
+                unwritten.append(error)
+                done.set()
 
         checkpoint = tempfile.mkdtemp(dir=self._folder)
         writer = frame.writeStream.foreachBatch(show).trigger(processingTime=_BATCH_INTERVAL)
@@ -138,6 +145,8 @@ class Queries:
             failure = query.exception()
             if failure is not None and not done.is_set() and not interrupted.is_set():
                 raise failure
+            if unwritten:
+                raise unwritten[0]
         finally:
             done.set()
             query.stop()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from odradek import thread_errors
+from odradek.standard_output import StdoutError
 from odradek_spark import connector
 from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.sql import output, statements
@@ -263,7 +264,7 @@ def _one_line_errors() -> Iterator[None]:
     """Raise SqlError for what Spark says in many lines, and for threads that cannot be started."""
     try:
         yield
-    except (SqlError, BrokenPipeError):
+    except (SqlError, BrokenPipeError, StdoutError):
         raise
     except Exception as error:
         if thread_errors.is_no_thread(error):

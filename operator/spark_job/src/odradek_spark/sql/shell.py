@@ -68,13 +68,13 @@ def _keep_history() -> None:
     import atexit
     import readline
 
-    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-    path = state / "odradek" / "sql_history"
     try:
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        path = state / "odradek" / "sql_history"
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             readline.read_history_file(path)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
         click.echo(f"no history: {error}", err=True)
         return
     readline.set_history_length(_HISTORY_LINES)

@@ -1,0 +1,64 @@
+"""What a shell does where the machine lacks what it needs: room, a home, a folder."""
+
+from __future__ import annotations
+
+import errno
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from odradek.standard_output import StdoutError
+from odradek_spark.broker_access import BrokerAccess
+from odradek_spark.sql import shell
+from odradek_spark.sql.session import ShellOptions, SqlSession
+
+WITHOUT_FOLDERS = """
+import tempfile
+tempfile.tempdir = "/nowhere"
+from odradek.__main__ import main
+main()
+"""
+
+
+class Full(io.StringIO):
+    """stdout on a full disk."""
+
+    def write(self, text: str, /) -> int:
+        raise StdoutError(OSError(errno.ENOSPC, "No space left on device"))
+
+
+def test_rows_that_cannot_be_written_end_a_shell() -> None:
+    """As a statement's error it would go on, and print nothing more."""
+    session = SqlSession(ShellOptions(BrokerAccess("localhost:1"), None, "1g"), Full())
+    try:
+        with pytest.raises(StdoutError, match=r"^cannot write to stdout: No space left on device$"):
+            session.execute("HELP")
+    finally:
+        session.close()
+
+
+def test_a_user_without_a_home_has_no_history(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    shell._keep_history()
+    assert capsys.readouterr().err == "no history: Could not determine home directory.\n"
+
+
+def test_without_a_place_for_temporary_files_is_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_FOLDERS, "sql", "-e", "HELP"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    said = "odradek: cannot make a folder for temporary files: No such file or directory\n"
+    assert (done.returncode, done.stderr, done.stdout) == (2, said, "")
