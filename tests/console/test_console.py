@@ -26,7 +26,7 @@ from odradek_console.settings import ConsoleSettings
 from tests.console.running import HOSTILE, Running, check_structure
 from tests.support import preloaded
 from tests.support.broker import STEADY, Cluster, wait_until
-from tests.support.clients import QUIET, create_topic
+from tests.support.clients import QUIET, await_leaders, create_topic
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -303,6 +303,26 @@ def test_a_live_tail_shows_what_comes_and_ends_with_its_topic(
         deleted = preloaded.run("odradek", *words, timeout=300)
         assert deleted.returncode == 0, deleted.stderr
         assert tail.next("end") == "topic tailed does not exist any more"
+    finally:
+        tail.close()
+
+
+def test_a_live_tail_reads_partitions_that_are_added(console: Running, cluster: Cluster) -> None:
+    create_topic(cluster.bootstrap, "grown")
+    wait_until(lambda: console.call("GET", "/topics/grown")[0] == 200, "the topic is known")
+    tail = Tail(console, "grown")
+    try:
+        assert tail.next("state") == "reading"
+        words = ["topics", "alter", "grown", "--partitions", "2"]
+        grown = preloaded.run(
+            "odradek", *words, "--bootstrap-server", cluster.bootstrap, timeout=300
+        )
+        assert grown.returncode == 0, grown.stderr
+        await_leaders(cluster.bootstrap, "grown", 2)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, **QUIET})
+        producer.produce("grown", "value", "added-key", partition=1)
+        assert producer.flush(60) == 0
+        assert "added-key" in tail.next("records")
     finally:
         tail.close()
 

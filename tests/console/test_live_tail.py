@@ -100,8 +100,13 @@ class Stream:
         self.events.append((name.removeprefix("event: "), text))
 
 
-async def tailed(broker: OneBroker, rounds: int) -> list[tuple[str, str]]:
-    """Return the events of a tail of so many rounds, without its first word and its last."""
+async def tailed(
+    broker: OneBroker, rounds: int, lost: TopicPartition | None = None
+) -> list[tuple[str, str]]:
+    """Return the events of a tail of so many rounds, without its first word and its last.
+
+    The partition `lost` goes behind the first round.
+    """
     topic = MetadataResponseTopic(
         name="t",
         partitions=[
@@ -112,14 +117,21 @@ async def tailed(broker: OneBroker, rounds: int) -> list[tuple[str, str]]:
         ],
     )
     stream = Stream()
-    left = iter([True] * rounds)
+    left = iter(range(rounds))
+
+    def may_look() -> bool:
+        number = next(left, None)
+        if number == 1 and lost is not None:
+            del broker.leaders[lost]
+        return number is not None
+
     await record_pages._send_tail(
         cast("web.StreamResponse", stream),
         cast("Console", None),
         broker,
         topic,
         EVERYTHING,
-        lambda: next(left, False),
+        may_look,
     )
     assert stream.events[0] == ("state", "reading")
     assert stream.events[-1] == ("end", "you are logged out")
@@ -151,6 +163,13 @@ async def test_a_tail_says_how_many_more_partitions_it_does_not_read() -> None:
     assert text.startswith("t-0: KAFKA_STORAGE_ERROR; t-1: KAFKA_STORAGE_ERROR; ")
     assert text.endswith("; and 3 more")
     assert after == ("state", "reading")
+
+
+async def test_a_tail_says_of_a_partition_that_is_gone_that_it_does_not_exist() -> None:
+    """Its topic was made anew with fewer partitions."""
+    broker = OneBroker(2, (ErrorCode.NONE, b""))
+    events = await tailed(broker, rounds=2, lost=TopicPartition("t", 1))
+    assert events == [("state", "t-1 does not exist, as the brokers tell now")]
 
 
 async def test_a_tail_reads_all_partitions_of_a_leader_in_turns() -> None:

@@ -40,6 +40,7 @@ SHAPES = {
     "few": 1,
     "files": 1,
     "empty": 1,
+    "growing": 1,
 }
 # A leader hears later of what is changed later.
 CONFIGS = {"small": {"max.message.bytes": "1000"}}
@@ -192,6 +193,30 @@ def test_a_topic_that_is_deleted_ends_its_consumer(cluster: Cluster) -> None:
         *_, last = said.splitlines()
         assert last == b"odradek: topic deleted does not exist any more"
         assert process.returncode == 1
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_partitions_that_are_added_while_it_reads_are_read(cluster: Cluster) -> None:
+    process = subprocess.Popen(
+        [*command(cluster, "consume"), "growing", *FIRST, "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        produce(cluster, b"a\n", "growing")
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"a\n"
+        words = ("topics", "alter", "growing", "--partitions", "2")
+        grown = preloaded.run(
+            "odradek", *words, "--bootstrap-server", cluster.bootstrap, timeout=300
+        )
+        assert grown.returncode == 0, grown.stderr
+        await_leaders(cluster.bootstrap, "growing", 2)
+        produce(cluster, b"b\n", "growing", "--partition", "1")
+        rest, said = process.communicate(timeout=300)
+        assert (rest, said, process.returncode) == (b"b\n", b"", 0)
     finally:
         process.kill()
         process.wait()

@@ -1,4 +1,4 @@
-"""Where a reader of records begins."""
+"""Where a reader of records begins, in partitions that are added to its topic, too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from odradek.log.records import batch
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages import metadata
 from odradek.protocol.messages import offsets as messages
 from odradek.protocol.messages.fetch import (
     FetchablePartitionResponse,
@@ -16,6 +17,7 @@ from odradek.protocol.messages.fetch import (
     FetchResponse,
 )
 from odradek.protocol.schema import Request, ResponseT
+from odradek.tools import added_partitions
 from odradek.tools.client import LATEST, ToolClient
 from odradek.tools.consume import RecordReader
 from odradek.tools.errors import ToolError
@@ -236,3 +238,70 @@ async def test_a_log_that_is_not_the_one_that_was_read_is_noticed_though_it_has_
         await read_on()
     assert found == ([7] if is_read else [])
     assert brokers.asked == asked
+
+
+class Growing(Electing):
+    """Has nothing to fetch, and fails at the third request. A look at its topic shows a partition
+    more, which broker 2 leads, and one that has no leader yet.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaders = {LED: 1}
+        self.rounds: list[dict[int, int]] = []
+        self.looks = 0
+
+    async def call(self, node: int, request: Request[ResponseT], version: int) -> ResponseT:
+        if isinstance(request, metadata.MetadataRequest):
+            return cast("ResponseT", self.described(request))
+        if not isinstance(request, FetchRequest):
+            return await super().call(node, request, version)
+        asked = request.topics[0].partitions
+        self.rounds.append({one.partition: one.fetch_offset for one in asked})
+        if len(self.rounds) > 2:
+            raise ToolError("enough")
+        parts = [
+            FetchablePartitionResponse(
+                partition=one.partition,
+                error_code=ErrorCode.NONE,
+                high_watermark=0,
+                record_set=None,
+            )
+            for one in asked
+        ]
+        topic = FetchableTopicResponse(topic="t", partition_responses=parts)
+        return cast("ResponseT", FetchResponse(responses=[topic]))
+
+    def described(self, request: metadata.MetadataRequest) -> metadata.MetadataResponse:
+        assert [one.name for one in request.topics or ()] == ["t"]
+        assert not request.allow_auto_topic_creation
+        self.looks += 1
+        partitions = [
+            metadata.MetadataResponsePartition(
+                partition_index=index, leader_id=leader, replica_nodes=[], isr_nodes=[]
+            )
+            for index, leader in enumerate((1, 2, -1))
+        ]
+        return metadata.MetadataResponse(
+            brokers=[metadata.MetadataResponseBroker(node_id=2, host="unused", port=2)],
+            topics=[metadata.MetadataResponseTopic(name="t", partitions=partitions)],
+        )
+
+
+@pytest.mark.parametrize(
+    ("takes_added", "rounds"),
+    # Those of the second time are two requests, one per leader.
+    [(True, [{0: 7}, {0: 7}, {1: 100}]), (False, [{0: 7}, {0: 7}, {0: 7}])],
+)
+async def test_partitions_that_are_added_are_read_from_their_start_once_they_have_a_leader(
+    monkeypatch: pytest.MonkeyPatch, takes_added: bool, rounds: list[dict[int, int]]
+) -> None:
+    monkeypatch.setattr(added_partitions, "LOOK_EVERY_S", 0.0)
+    brokers = Growing()
+    reader = RecordReader(brokers, [LED], takes_added=takes_added)
+    await reader.seek(LATEST, None)
+    with pytest.raises(ToolError, match=r"^enough$"):
+        async for _ in reader.records():
+            pass
+    assert brokers.rounds == rounds
+    assert brokers.looks == int(takes_added)

@@ -12,7 +12,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, ParamSpec, TypeVar
@@ -22,6 +22,7 @@ from aiohttp import web
 from odradek.log.records.batch import NO_EPOCH
 from odradek.log.records.records import Record
 from odradek.protocol.messages.metadata import MetadataResponseTopic
+from odradek.tools import added_partitions
 from odradek.tools.client import LATEST, ToolClient
 from odradek.tools.errors import ToolError
 from odradek.values import TopicPartition
@@ -326,6 +327,7 @@ async def _send_tail(
     wanted = query.wanted()
     missed = 0
     beat = time.monotonic()
+    look_at = beat + added_partitions.LOOK_EVERY_S
     told = ""
     await _event(response, "state", "reading")
     while True:
@@ -337,6 +339,11 @@ async def _send_tail(
         if unknown:
             with contextlib.suppress(ToolError):
                 await _begin_at_end(client, positions, unknown)
+        if query.partition is None and began >= look_at:
+            starts = await added_partitions.starts(client, chosen)
+            _begin(client, positions, starts)
+            chosen += starts
+            look_at = began + added_partitions.LOOK_EVERY_S
         # A leader is asked for so many at a time: in the next round for others.
         chosen = [*chosen[records.PARTITIONS_AT_ONCE :], *chosen[: records.PARTITIONS_AT_ONCE]]
         known = [one for one in chosen if one in positions.next]
@@ -382,7 +389,13 @@ async def _look_again(client: ToolClient, topic: str, missed: int) -> int:
 async def _begin_at_end(
     client: ToolClient, positions: records.Positions, partitions: Collection[TopicPartition]
 ) -> None:
-    found = await client.offsets(partitions, LATEST)
+    _begin(client, positions, await client.offsets(partitions, LATEST))
+
+
+def _begin(
+    client: ToolClient, positions: records.Positions, found: Mapping[TopicPartition, int]
+) -> None:
+    """Begin at offsets that leaders have just told."""
     positions.next |= found
     for partition in found:
         positions.epochs.note(partition, client.offset_epochs.get(partition, NO_EPOCH))

@@ -81,7 +81,9 @@ async def fetch_round(
         if leader in client.nodes:
             by_leader.setdefault(leader, []).append(partition)
         else:
-            positions.failures[partition] = f"{partition} has no leader"
+            is_known = partition in client.leaders
+            why = "has no leader" if is_known else "does not exist, as the brokers tell now"
+            positions.failures[partition] = f"{partition} {why}"
 
     async def ask(leader: int, parts: list[TopicPartition]) -> list[Fetched]:
         # The first of them may fill the answer: next time others are first.

@@ -155,17 +155,27 @@ class ToolClient:
             self.controller = answer.controller_id if answer.controller_id >= 0 else None
             self.cluster_id = answer.cluster_id
             self._topics = sorted(answer.topics, key=lambda topic: topic.name)
-            self.leaders = {
-                TopicPartition(topic.name, partition.partition_index): partition.leader_id
-                for topic in answer.topics
-                for partition in topic.partitions
-            }
+            self.leaders = _leaders(answer)
             return
         if unaware:
             raise NothingDoneError(f"{unaware} knows no brokers yet")
         raise ToolError(
             f"failed to reach any broker: {failure}{_advice(failure, self._access.protocol)}", 1
         )
+
+    async def topic_leaders(self, node: int, topic: str) -> dict[TopicPartition, int]:
+        """Return the leaders of a topic's partitions, -1 for none, as a broker knows them now; none
+        if it knows no such topic.
+
+        Adds to `nodes` the brokers that have come since. Raises ToolError.
+        """
+        request = metadata.MetadataRequest(
+            topics=[metadata.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+        )
+        answer = await self.call(node, request, _METADATA_VERSION)
+        for broker in answer.brokers:
+            self.nodes.setdefault(broker.node_id, (broker.host, broker.port))
+        return _leaders(answer)
 
     def topics(self) -> list[metadata.MetadataResponseTopic]:
         """Return the topics by name, as they were at `connect`."""
@@ -324,6 +334,14 @@ class ToolClient:
         """Close every connection."""
         for client in self._clients.values():
             await client.close()
+
+
+def _leaders(answer: metadata.MetadataResponse) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, partition.partition_index): partition.leader_id
+        for topic in answer.topics
+        for partition in topic.partitions
+    }
 
 
 def _advice(failure: Exception, protocol: str) -> str:

@@ -18,6 +18,7 @@ from odradek.log.records.batch import NO_EPOCH, CorruptBatchError
 from odradek.log.records.records import Record
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import FetchablePartitionResponse
+from odradek.tools import added_partitions
 from odradek.tools.client import (
     EARLIEST,
     FETCH_VERSION,
@@ -95,7 +96,8 @@ def command(
             raise ToolError("give --offset, or --from-beginning and --group")
         start = _start(offset, from_beginning)
         async with connected(bootstrap_server, command_config) as brokers:
-            reader = RecordReader(brokers, _chosen(brokers, topic, partition))
+            chosen = _chosen(brokers, topic, partition)
+            reader = RecordReader(brokers, chosen, takes_added=partition is None)
             await reader.seek(start, None if group is None else await _committed(brokers, group))
             try:
                 await _print(reader, output, max_messages, brokers, group)
@@ -199,11 +201,18 @@ class OffsetGoneError(ToolError):
 
 
 class RecordReader:
-    """Reads partitions; `printed` are the offsets behind the last record that was shown."""
+    """Reads partitions; `printed` are the offsets behind the last record that was shown.
 
-    def __init__(self, brokers: ToolClient, partitions: list[TopicPartition]) -> None:
+    With `takes_added` it also reads those that are added to the topic, from their start.
+    """
+
+    def __init__(
+        self, brokers: ToolClient, partitions: list[TopicPartition], *, takes_added: bool = False
+    ) -> None:
         self._brokers = brokers
-        self._partitions = partitions
+        self._partitions = list(partitions)
+        self._takes_added = takes_added
+        self._look_at = time.monotonic() + added_partitions.LOOK_EVERY_S
         self._positions: dict[TopicPartition, int] = {}
         # The partitions that had their position once: nobody made it up.
         self._was_there: set[TopicPartition] = set()
@@ -224,8 +233,12 @@ class RecordReader:
             if committed and partition in committed:
                 self._positions[partition] = committed[partition]
             else:
-                self._was_there.add(partition)
-                self._epochs.note(partition, self._brokers.offset_epochs.get(partition, NO_EPOCH))
+                self._note_there(partition)
+
+    def _note_there(self, partition: TopicPartition) -> None:
+        """Note that a partition has its position, which its leader has just told."""
+        self._was_there.add(partition)
+        self._epochs.note(partition, self._brokers.offset_epochs.get(partition, NO_EPOCH))
 
     async def records(self) -> AsyncIterator[Found]:
         """Yield records in their order per partition, or none after a while. Raises ToolError."""
@@ -256,6 +269,16 @@ class RecordReader:
                     raise gone
             failure = failures[-1] if failures else None
             await self._retries.wait(failure, [self._partitions[0].topic])
+            if self._takes_added and failure is None and time.monotonic() >= self._look_at:
+                await self._take_added()
+
+    async def _take_added(self) -> None:
+        starts = await added_partitions.starts(self._brokers, self._partitions)
+        for partition, start in starts.items():
+            self._partitions.append(partition)
+            self._positions[partition] = start
+            self._note_there(partition)
+        self._look_at = time.monotonic() + added_partitions.LOOK_EVERY_S
 
     async def _fetch(
         self, leader: int, partitions: list[TopicPartition]

@@ -22,6 +22,9 @@ from odradek_spark.sql.errors import SqlError
 
 _TIMEOUT_S = 10.0
 _POLL_S = 0.2
+_LOOK_EVERY_S = 5.0
+# Ctrl-C waits for it.
+_LOOK_TIMEOUT_S = 1.0
 _INTERNAL = ("__consumer_offsets", "__transaction_state")
 _GONE = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -96,7 +99,8 @@ class Topics:
     ) -> Iterator[Message]:
         """Yield the records of a topic without end. Raises SqlError if it does not exist, or goes.
 
-        `ready` is called as soon as all records that follow will be read.
+        `ready` is called as soon as all records that follow will be read. Partitions that are added
+        meanwhile are read from their beginning.
         """
         partitions = self.require(topic).partitions
         with starting_threads():
@@ -119,7 +123,7 @@ class Topics:
                 places = [self._end(consumer, place) for place in places]
             consumer.assign(places)
             ready()
-            yield from _poll(consumer, topic)
+            yield from _poll(consumer, topic, partitions)
         except KafkaException as error:
             raise SqlError(f"failed to read {topic}: {_text(error)}") from error
         finally:
@@ -131,8 +135,12 @@ class Topics:
         return ClientPartition(place.topic, place.partition, end)
 
 
-def _poll(consumer: Consumer, topic: str) -> Iterator[Message]:
+def _poll(consumer: Consumer, topic: str, partitions: int) -> Iterator[Message]:
+    look_at = time.monotonic() + _LOOK_EVERY_S
     while True:
+        if time.monotonic() >= look_at:
+            partitions = _with_added(consumer, topic, partitions)
+            look_at = time.monotonic() + _LOOK_EVERY_S
         message = consumer.poll(_POLL_S)
         if message is None:
             continue
@@ -148,6 +156,23 @@ def _poll(consumer: Consumer, topic: str) -> Iterator[Message]:
             )
         elif error.fatal() or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise KafkaException(error)
+
+
+def _with_added(consumer: Consumer, topic: str, partitions: int) -> int:
+    """Begin to read partitions that were added; return how many are read now."""
+    try:
+        # Its name creates no topic: the consumer is not allowed to.
+        found = consumer.list_topics(topic, timeout=_LOOK_TIMEOUT_S).topics[topic]
+    except KafkaException:
+        return partitions  # no broker answers now
+    count = len(found.partitions)
+    if found.error is not None or count <= partitions:
+        return partitions
+    added = range(partitions, count)
+    consumer.incremental_assign(
+        [ClientPartition(topic, number, OFFSET_BEGINNING) for number in added]
+    )
+    return count
 
 
 def describe(message: Message) -> str:
