@@ -4,6 +4,7 @@ them.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from odradek.log.partition import topic_identity
 from odradek.log.partition.topic_identity import Incarnation, TopicIdentity
-from odradek.tools.log_dump import commands
+from odradek.tools.log_dump import commands, progress
 from odradek.tools.log_repair import repair
 from odradek.topic_config import TopicConfig
 from tests.support.logs import START_MS, Partition, batch
@@ -138,3 +139,12 @@ def test_folder_in_place_of_a_checkpoint_is_one_line_and_exit_2(folder: Path) ->
         result = run(command, folder)
         assert result.exit_code == 2
         assert result.output.splitlines()[-1].endswith(": Is a directory")
+
+
+def test_nobody_is_shown_progress_where_stderr_is_closed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as closed:
+        closed.setattr(sys, "stderr", None)
+        with progress(tmp_path / "large.log", 1 << 30) as advance:
+            advance(1 << 30)

@@ -27,6 +27,7 @@ from odradek_local.topics import TopicMaker
 # The order in which processes end.
 _GENERATORS, _JOBS, _BROKERS, _ZOOKEEPER = range(4)
 _CONSOLE: Final = "console"
+_COMMAND_CONFIG: Final = "ODRADEK_COMMAND_CONFIG"
 # For a machine that is busy with other things; a process that ends is told at once.
 _STEP_S: Final = 900.0
 _PAUSE_S: Final = 0.1
@@ -150,7 +151,9 @@ class ClusterRun:
     def _spawn_generator(self, topic: LocalTopic) -> None:
         name = f"datagen-{topic.spec.topic}"
         command = plan.datagen_command(topic, self.ports)
-        self._children.spawn(name, _GENERATORS, command, self._folder.log(name))
+        self._children.spawn(
+            name, _GENERATORS, command, self._folder.log(name), _client_environment()
+        )
 
     def _runs(self, job: LocalJob) -> bool:
         return (
@@ -189,7 +192,9 @@ class ClusterRun:
         The console starts meanwhile: before the first table it would take the time of others.
         """
         command = plan.console_command(self.resources, self.ports)
-        self._children.spawn(_CONSOLE, _GENERATORS, command, self._folder.log(_CONSOLE))
+        self._children.spawn(
+            _CONSOLE, _GENERATORS, command, self._folder.log(_CONSOLE), _client_environment()
+        )
         for job in self.jobs:
             if self._children.all[f"job-{job.name}"].running:
                 self._await(
@@ -294,6 +299,11 @@ class ClusterRun:
         """Let all go on in the background."""
         self._folder.write_note(self._children.all.values(), kept=True)
         self._children.leave()
+
+
+def _client_environment() -> dict[str, str]:
+    """Return the environment of clients: how to connect to another cluster is not for this one."""
+    return {name: text for name, text in os.environ.items() if name != _COMMAND_CONFIG}
 
 
 def _obituary(child: Child) -> str:

@@ -350,7 +350,7 @@ def _parsed(way: str, value: Any, groups: Iterable[str]) -> Any:
     match way:
         case "from_file":
             try:
-                text = value.read_text()
+                text = value.read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
                 raise ToolError(f"cannot read {value}: {error}") from error
             return {group: plans.parse_csv(text, group) for group in groups}

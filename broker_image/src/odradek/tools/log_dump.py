@@ -159,7 +159,7 @@ class progress:  # noqa: N801 (used as a statement)
 
     def __init__(self, file: Path, size: int) -> None:
         self._bar = None
-        if size >= _PROGRESS_FROM and sys.stderr.isatty():
+        if size >= _PROGRESS_FROM and sys.stderr is not None and sys.stderr.isatty():
             self._bar = click.progressbar(length=size, label=file.name, file=sys.stderr)
         self._waiting = 0
 
