@@ -8,7 +8,10 @@ written to stderr is lost, and the exit status still tells. The log of a broker 
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import select
 import sys
 from typing import Any, TextIO
 
@@ -61,6 +64,17 @@ def flush() -> None:
     """Write what is left. Raises as `_File.write` does."""
     if sys.stdout is not None:
         sys.stdout.flush()
+
+
+def check_reader(stream: TextIO) -> None:
+    """Raise BrokenPipeError if a stream is a pipe that nobody reads any more: who has nothing to
+    write would not notice.
+    """
+    watched = select.poll()
+    # Errors are reported without being asked for.
+    watched.register(stream.fileno(), 0)
+    if any(event & select.POLLERR for _, event in watched.poll(0)):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def _guarded(stream: TextIO, *, is_stdout: bool) -> TextIO:

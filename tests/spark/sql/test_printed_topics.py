@@ -13,6 +13,10 @@ from odradek_spark.sql import topics
 from odradek_spark.sql.errors import SqlError
 
 
+def nothing() -> None:
+    """In place of a look at stdout."""
+
+
 class Consumer:
     """Returns a record, then nothing, then an error, and then it is asked no more.
 
@@ -50,14 +54,15 @@ class Consumer:
     ],
 )
 def test_a_topic_that_is_gone_or_another_ends_it_in_one_line(code: int, said: str) -> None:
-    records = topics._poll(Consumer(code), "t", 4)  # type: ignore[arg-type]
+    records = topics._poll(Consumer(code), "t", 4, nothing)  # type: ignore[arg-type]
     next(records)
     with pytest.raises(SqlError, match=said):
         next(records)
 
 
 def test_a_right_that_is_taken_away_ends_it() -> None:
-    records = topics._poll(Consumer(KafkaError.TOPIC_AUTHORIZATION_FAILED), "t", 4)  # type: ignore[arg-type]
+    consumer = Consumer(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    records = topics._poll(consumer, "t", 4, nothing)  # type: ignore[arg-type]
     next(records)
     with pytest.raises(KafkaException):
         next(records)
@@ -70,7 +75,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
     consumer = Consumer(KafkaError.UNKNOWN_TOPIC_OR_PART)
     # It is asked before each poll; once nobody answers.
     consumer.counts = [2, None, 4]
-    records = topics._poll(consumer, "t", 2)  # type: ignore[arg-type]
+    records = topics._poll(consumer, "t", 2, nothing)  # type: ignore[arg-type]
     next(records)
     assert consumer.added == []
     with pytest.raises(SqlError):

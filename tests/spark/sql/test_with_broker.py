@@ -224,6 +224,23 @@ def test_continuous_select_goes_on_until_ctrl_c_which_leaves_the_shell(
     leave(shell)
 
 
+def test_a_reader_of_a_topic_that_goes_ends_print_though_no_record_comes(
+    cluster: Cluster, environment: Mapping[str, str]
+) -> None:
+    create_topic(cluster.bootstrap, "once")
+    write(cluster, "once", ("a", "only"))
+    shell = f"odradek sql --bootstrap-server {cluster.bootstrap}"
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {shell} -e \"PRINT 'once' FROM BEGINNING\" | head -n 1"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout.count("value: only"), done.stderr) == (1, 1, "")
+
+
 def test_a_reader_of_a_continuous_select_that_goes_ends_it_without_a_word(
     cluster: Cluster, environment: Mapping[str, str]
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import select
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -13,6 +12,7 @@ from typing import Final
 
 import click
 
+from odradek import standard_output
 from odradek.log.records import batch, contents
 from odradek.log.records.batch import NO_EPOCH, CorruptBatchError
 from odradek.log.records.records import Record
@@ -153,7 +153,7 @@ async def _print(
 ) -> None:
     shown = 0
     async for found in reader.records():
-        _check_reader()
+        standard_output.check_reader(sys.stdout)
         chosen = found if most is None else found[: most - shown]
         write_stdout(b"".join(_line(output, partition, record) for partition, record in chosen))
         reader.printed.update((partition, record.offset + 1) for partition, record in chosen)
@@ -162,15 +162,6 @@ async def _print(
             return
         if chosen and group is not None and shown % _COMMIT_RECORDS < len(found):
             await Coordinators(brokers).commit(group, reader.printed)
-
-
-def _check_reader() -> None:
-    """Raise BrokenPipeError if stdout is a pipe that nobody reads any more."""
-    stdout = select.poll()
-    # Errors are reported without being asked for.
-    stdout.register(sys.stdout.fileno(), 0)
-    if any(event & select.POLLERR for _, event in stdout.poll(0)):
-        raise BrokenPipeError
 
 
 def _line(output: str, partition: TopicPartition, record: Record) -> bytes:

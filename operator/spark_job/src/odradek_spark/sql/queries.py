@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from odradek import standard_output
 from odradek.standard_output import StdoutError
 from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.sql import output, relations
@@ -142,6 +143,7 @@ class Queries:
             while query.isActive and not interrupted.is_set() and not done.wait(_POLL_S):
                 if counts.add(query):
                     self._tell(counts.fresh())
+                standard_output.check_reader(self._rows)
             failure = query.exception()
             if failure is not None and not done.is_set() and not interrupted.is_set():
                 raise failure

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from odradek import thread_errors
+from odradek import standard_output, thread_errors
 from odradek.standard_output import StdoutError
 from odradek_spark import connector
 from odradek_spark.broker_access import BrokerAccess
@@ -195,7 +195,11 @@ class SqlSession:
     def _print(self, wanted: statements.Print) -> None:
         from odradek_spark.sql import topics
 
-        records = self.topics.records(wanted.topic, wanted.from_beginning)
+        records = self.topics.records(
+            wanted.topic,
+            wanted.from_beginning,
+            idle=lambda: standard_output.check_reader(self._rows),
+        )
         for record in islice(records, wanted.limit):
             self._say(output.plain(topics.describe(record)))
 

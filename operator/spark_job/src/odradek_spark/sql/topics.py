@@ -95,12 +95,16 @@ class Topics:
         return found
 
     def records(
-        self, topic: str, from_beginning: bool, ready: Callable[[], None] = lambda: None
+        self,
+        topic: str,
+        from_beginning: bool,
+        ready: Callable[[], None] = lambda: None,
+        idle: Callable[[], None] = lambda: None,
     ) -> Iterator[Message]:
         """Yield the records of a topic without end. Raises SqlError if it does not exist, or goes.
 
-        `ready` is called as soon as all records that follow will be read. Partitions that are added
-        meanwhile are read from their beginning.
+        `ready` is called as soon as all records that follow will be read, and `idle` now and then
+        while there are none. Partitions that are added meanwhile are read from their beginning.
         """
         partitions = self.require(topic).partitions
         with starting_threads():
@@ -123,7 +127,7 @@ class Topics:
                 places = [self._end(consumer, place) for place in places]
             consumer.assign(places)
             ready()
-            yield from _poll(consumer, topic, partitions)
+            yield from _poll(consumer, topic, partitions, idle)
         except KafkaException as error:
             raise SqlError(f"failed to read {topic}: {_text(error)}") from error
         finally:
@@ -135,7 +139,9 @@ class Topics:
         return ClientPartition(place.topic, place.partition, end)
 
 
-def _poll(consumer: Consumer, topic: str, partitions: int) -> Iterator[Message]:
+def _poll(
+    consumer: Consumer, topic: str, partitions: int, idle: Callable[[], None]
+) -> Iterator[Message]:
     look_at = time.monotonic() + _LOOK_EVERY_S
     while True:
         if time.monotonic() >= look_at:
@@ -143,6 +149,7 @@ def _poll(consumer: Consumer, topic: str, partitions: int) -> Iterator[Message]:
             look_at = time.monotonic() + _LOOK_EVERY_S
         message = consumer.poll(_POLL_S)
         if message is None:
+            idle()
             continue
         error = message.error()
         if error is None:
