@@ -1,16 +1,20 @@
-"""`odradek zookeeper`: mistakes are one line, before Java starts."""
+"""`odradek zookeeper`: mistakes are one line, before Java starts; and where its data are."""
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from odradek import commands
+from odradek import commands, properties, zookeeper
 from tests.support import preloaded
+from tests.support.broker import wait_until
 from tests.support.ports import free_port
 
 
@@ -62,3 +66,27 @@ def test_no_place_for_a_temporary_folder_is_one_line_and_status_2(
     assert done.stderr == (
         "odradek: cannot make a folder for data: No usable temporary directory found\n"
     )
+
+
+def test_settings_are_read_as_they_were_meant(tmp_path: Path) -> None:
+    folder = tmp_path / "j\xfcrgen\\data \U0001d54f\n"
+    text = zookeeper.write_config(folder, 2181).read_text(encoding="ascii")
+    assert properties.load_properties(text)["dataDir"] == str(folder)
+
+
+def test_data_are_in_the_folder_that_is_named_whatever_its_characters(tmp_path: Path) -> None:
+    folder = tmp_path / "j\xfcrgen\\data"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "odradek", "zookeeper", "--port", str(free_port())),
+            *("--data-dir", str(folder)),
+        ],
+        # Java names files in the locale's encoding.
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until((folder / "version-2").is_dir, "its data are there")
+    finally:
+        process.kill()
+        process.wait()

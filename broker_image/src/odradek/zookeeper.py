@@ -52,9 +52,19 @@ def write_config(
         "autopurge.purgeInterval": 1,
     }
     path.write_text(
-        "".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8"
+        "".join(f"{key}={_escaped(str(value))}\n" for key, value in settings.items()),
+        encoding="ascii",
     )
     return path
+
+
+def _escaped(text: str) -> str:
+    r"""Return a value as ZooKeeper reads it: it takes the file for Latin-1, and \ for an escape."""
+    encoded = text.encode("utf-16-be")
+    units = [chr(int.from_bytes(encoded[at : at + 2], "big")) for at in range(0, len(encoded), 2)]
+    return "".join(
+        one if " " <= one <= "~" and one != "\\" else f"\\u{ord(one):04x}" for one in units
+    )
 
 
 def check_address(host: str, port: int) -> None:
