@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ JAR = "spark-sql-kafka-0-10_2.13-4.0.0.jar"
 
 def path_of(folder: Path) -> str:
     """Return the arguments of a driver that has the jar of a folder."""
-    return f"--driver-class-path '{folder / JAR}' pyspark-shell"
+    return f"--driver-class-path {shlex.quote(str(folder / JAR))} pyspark-shell"
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +70,17 @@ def test_a_folder_counts_more_than_the_package(package: Path, tmp_path: Path) ->
 def test_a_spark_with_the_connector_needs_no_package(package: Path, spark_home: Path) -> None:
     (spark_home / "jars" / JAR).touch()
     assert "PYSPARK_SUBMIT_ARGS" not in connector.environment(None)
+
+
+def test_a_folder_with_an_apostrophe_is_one_argument(tmp_path: Path) -> None:
+    folder = tmp_path / "o'brien's jars"
+    folder.mkdir()
+    (folder / JAR).touch()
+    arguments = connector.environment(str(folder))["PYSPARK_SUBMIT_ARGS"]
+    wanted = ["--driver-class-path", str(folder / JAR), "pyspark-shell"]
+    assert shlex.split(arguments) == wanted
+
+
+def test_a_folder_of_nobody_is_a_mistake() -> None:
+    with pytest.raises(LocalError, match=r"^cannot use ~nobody-has-this-name/jars: "):
+        connector.environment("~nobody-has-this-name/jars")

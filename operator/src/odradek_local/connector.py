@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shlex
 from collections.abc import Mapping
 from typing import Final
 
@@ -38,7 +39,7 @@ def _arguments(given: str | None) -> Mapping[str, str]:
     if not jars:
         return {}
     path = ":".join(map(str, jars))
-    return {_ARGUMENTS: f"--driver-class-path '{path}' pyspark-shell"}
+    return {_ARGUMENTS: f"--driver-class-path {shlex.quote(path)} pyspark-shell"}
 
 
 def is_fetched(environment: Mapping[str, str]) -> bool:

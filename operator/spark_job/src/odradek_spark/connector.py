@@ -43,7 +43,10 @@ def jars(given: str | None) -> list[Path]:
 def _listed(given: str) -> list[Path]:
     found = []
     for text in given.split(","):
-        path = Path(text.strip()).expanduser()
+        try:
+            path = Path(text.strip()).expanduser()
+        except RuntimeError as error:  # the home of a user who has none
+            raise MissingJarsError(f"cannot use {text.strip()}: {error}") from error
         found += sorted(path.glob("*.jar")) if path.is_dir() else [path]
     missing = [str(path) for path in found if not path.is_file()]
     if missing:
