@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import os
 import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tests.support import certificates
 from tests.support.broker import STEADY, Cluster, wait_until
 from tests.support.clients import create_topic
 from tests.support.ports import free_port
+from tests.support.terminal import CTRL_C, Terminal
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -168,3 +171,11 @@ def test_every_address_needs_users(cluster: Cluster, tmp_path: Path) -> None:
     console = Running(tmp_path, cluster.bootstrap, "--host=", "--users", str(file))
     assert sees(console, console.log_in("ann", "s3cret"))
     console.end()
+
+
+def test_ctrl_c_at_a_password_is_that_of_other_commands() -> None:
+    command = [sys.executable, "-m", "odradek", "console", "user", "ann"]
+    with Terminal(command, os.environ) as terminal:
+        terminal.read_until("Password:")
+        terminal.send(CTRL_C)
+        assert terminal.wait() == 130

@@ -87,6 +87,11 @@ class _Commands(click.Group):
             return super().invoke(context)
         except KeyboardInterrupt:
             sys.exit(stop_signals.INTERRUPTED)
+        except click.Abort as error:
+            # Raised by a prompt, also at its end of input.
+            if not isinstance(error.__context__, KeyboardInterrupt):
+                raise
+            sys.exit(stop_signals.INTERRUPTED)
         except RuntimeError as error:
             if not thread_errors.is_no_thread(error):
                 raise
