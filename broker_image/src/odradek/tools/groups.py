@@ -182,6 +182,8 @@ def describe(
         ):
             wanted = names or tuple(group for group, _ in await store.states())
             views = [await store.describe(group) for group in wanted]
+            if all_groups:
+                views = [view for view in views if view.state != DEAD]  # deleted since
             _show_missing(views)
             if part == "state":
                 _show_states(views)
