@@ -37,10 +37,15 @@ def assigned(data: bytes) -> tuple[TopicPartition, ...]:
         position = 6
         for _ in range(topics):
             (length,) = struct.unpack_from(">h", data, position)
+            # What is negative would lead back: a few bytes could keep the loop busy for minutes.
+            if length < 0:
+                return ()
             topic = data[position + 2 : position + 2 + length].decode()
             position += 2 + length
             (count,) = struct.unpack_from(">i", data, position)
-            numbers = struct.unpack_from(f">{max(count, 0)}i", data, position + 4)
+            if count < 0:
+                return ()
+            numbers = struct.unpack_from(f">{count}i", data, position + 4)
             position += 4 + 4 * count
             found += [TopicPartition(topic, number) for number in numbers]
     except (struct.error, UnicodeDecodeError):
