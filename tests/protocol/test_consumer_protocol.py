@@ -27,7 +27,7 @@ def test_partitions_of_an_assignment_are_told_in_order() -> None:
         struct.pack(">hih1sii", 0, 1, 1, b"\xff", 1, 0),
         # These would stand still, as often as the number of topics says.
         struct.pack(">hih2si", 0, MOST, 2, b"ab", -2),
-        struct.pack(">hihi", 0, MOST, -4, 0),
+        struct.pack(">hihih", 0, MOST, 0, 0, -6),
     ],
     ids=["empty", "short", "cut off", "not UTF-8", "negative count", "negative length"],
 )
