@@ -51,6 +51,9 @@ class OneBroker(ToolClient):
     async def connect(self) -> None:
         """The topic is there."""
 
+    async def topic_leaders(self, node: int, topic: str) -> dict[TopicPartition, int]:
+        return dict(self.leaders)
+
     async def call(self, node: int, request: Request[ResponseT], version: int) -> ResponseT:
         if isinstance(request, messages.ListOffsetsRequest):
             return cast("ResponseT", self._listed(request))

@@ -247,31 +247,30 @@ def test_a_reader_of_a_continuous_select_that_goes_ends_it_without_a_word(
     create_topic(cluster.bootstrap, "piped")
     write(cluster, "piped", ("a", '{"n": 1}'))
     query = "SET 'auto.offset.reset'='earliest'; SELECT n FROM piped EMIT CHANGES"
-    process = subprocess.Popen(
+    with subprocess.Popen(
         ["odradek", "sql", "--bootstrap-server", cluster.bootstrap, "-e", query],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline().strip() == "n"
-        process.stdout.close()
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline().strip() == "n"
+            process.stdout.close()
 
-        def has_ended() -> bool:
-            write(cluster, "piped", ("a", '{"n": 2}'))
-            return process.poll() is not None
+            def has_ended() -> bool:
+                write(cluster, "piped", ("a", '{"n": 2}'))
+                return process.poll() is not None
 
-        wait_until(has_ended, "it has more to write", 300)
-        said = process.stderr.read().splitlines()
-        assert process.returncode == 1
-        assert [one.split()[0] for one in said] == ["auto.offset.reset", "Starting", "Spark"]
-    finally:
-        process.kill()
-        process.wait()
+            wait_until(has_ended, "it has more to write", 300)
+            said = process.stderr.read().splitlines()
+            assert process.returncode == 1
+            assert [one.split()[0] for one in said] == ["auto.offset.reset", "Starting", "Spark"]
+        finally:
+            process.kill()
 
 
 def test_ctrl_c_ends_a_select_and_what_follows_on_its_line(shell: Terminal) -> None:
