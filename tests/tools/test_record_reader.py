@@ -296,7 +296,7 @@ class Growing(Electing):
 async def test_partitions_that_are_added_are_read_from_their_start_once_they_have_a_leader(
     monkeypatch: pytest.MonkeyPatch, takes_added: bool, rounds: list[dict[int, int]]
 ) -> None:
-    monkeypatch.setattr(added_partitions, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(added_partitions, "REFRESH_INTERVAL_S", 0.0)
     brokers = Growing()
     reader = RecordReader(brokers, [LED], takes_added=takes_added)
     await reader.seek(LATEST, None)

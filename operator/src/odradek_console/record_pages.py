@@ -327,7 +327,7 @@ async def _send_tail(
     wanted = query.wanted()
     missed = 0
     beat = time.monotonic()
-    look_at = beat + added_partitions.LOOK_EVERY_S
+    refresh_at = beat + added_partitions.REFRESH_INTERVAL_S
     told = ""
     await _event(response, "state", "reading")
     while True:
@@ -339,11 +339,11 @@ async def _send_tail(
         if unknown:
             with contextlib.suppress(ToolError):
                 await _begin_at_end(client, positions, unknown)
-        if query.partition is None and began >= look_at:
+        if query.partition is None and began >= refresh_at:
             starts = await added_partitions.starts(client, chosen)
             _begin(client, positions, starts)
             chosen += starts
-            look_at = began + added_partitions.LOOK_EVERY_S
+            refresh_at = began + added_partitions.REFRESH_INTERVAL_S
         # A leader is asked for so many at a time: in the next round for others.
         chosen = [*chosen[records.PARTITIONS_AT_ONCE :], *chosen[: records.PARTITIONS_AT_ONCE]]
         known = [one for one in chosen if one in positions.next]

@@ -71,7 +71,7 @@ def test_a_right_that_is_taken_away_ends_it() -> None:
 def test_partitions_that_are_added_are_read_from_their_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topics, "_LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(topics, "_REFRESH_INTERVAL_S", 0.0)
     consumer = Consumer(KafkaError.UNKNOWN_TOPIC_OR_PART)
     # It is asked before each poll; once nobody answers.
     consumer.counts = [2, None, 4]

@@ -8,15 +8,15 @@ from odradek.tools.client import EARLIEST, ToolClient
 from odradek.tools.errors import ToolError
 from odradek.values import TopicPartition
 
-LOOK_EVERY_S = 5.0
-"""How often readers should look."""
+REFRESH_INTERVAL_S = 5.0
+"""How often readers should ask."""
 
 
 async def starts(client: ToolClient, known: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Return where the logs of partitions begin that the topic of `known` has beside these.
 
     A leader of the known ones is asked. Those whose own leader does not tell yet are left for the
-    next look, and so are all if nobody answers: that concerns the known ones, too.
+    next time, and so are all if nobody answers: that concerns the known ones, too.
     """
     leaders = (client.leaders.get(one, -1) for one in known)
     asked = next((leader for leader in leaders if leader in client.nodes), -1)

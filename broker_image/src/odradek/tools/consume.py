@@ -203,7 +203,7 @@ class RecordReader:
         self._brokers = brokers
         self._partitions = list(partitions)
         self._takes_added = takes_added
-        self._look_at = time.monotonic() + added_partitions.LOOK_EVERY_S
+        self._refresh_at = time.monotonic() + added_partitions.REFRESH_INTERVAL_S
         self._positions: dict[TopicPartition, int] = {}
         # The partitions that had their position once: nobody made it up.
         self._was_there: set[TopicPartition] = set()
@@ -260,7 +260,7 @@ class RecordReader:
                     raise gone
             failure = failures[-1] if failures else None
             await self._retries.wait(failure, [self._partitions[0].topic])
-            if self._takes_added and failure is None and time.monotonic() >= self._look_at:
+            if self._takes_added and failure is None and time.monotonic() >= self._refresh_at:
                 await self._take_added()
 
     async def _take_added(self) -> None:
@@ -269,7 +269,7 @@ class RecordReader:
             self._partitions.append(partition)
             self._positions[partition] = start
             self._note_there(partition)
-        self._look_at = time.monotonic() + added_partitions.LOOK_EVERY_S
+        self._refresh_at = time.monotonic() + added_partitions.REFRESH_INTERVAL_S
 
     async def _fetch(
         self, leader: int, partitions: list[TopicPartition]

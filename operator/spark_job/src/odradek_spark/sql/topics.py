@@ -22,9 +22,9 @@ from odradek_spark.sql.errors import SqlError
 
 _TIMEOUT_S = 10.0
 _POLL_S = 0.2
-_LOOK_EVERY_S = 5.0
+_REFRESH_INTERVAL_S = 5.0
 # Ctrl-C waits for it.
-_LOOK_TIMEOUT_S = 1.0
+_REFRESH_TIMEOUT_S = 1.0
 _INTERNAL = ("__consumer_offsets", "__transaction_state")
 _GONE = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -142,11 +142,11 @@ class Topics:
 def _poll(
     consumer: Consumer, topic: str, partitions: int, idle: Callable[[], None]
 ) -> Iterator[Message]:
-    look_at = time.monotonic() + _LOOK_EVERY_S
+    refresh_at = time.monotonic() + _REFRESH_INTERVAL_S
     while True:
-        if time.monotonic() >= look_at:
+        if time.monotonic() >= refresh_at:
             partitions = _with_added(consumer, topic, partitions)
-            look_at = time.monotonic() + _LOOK_EVERY_S
+            refresh_at = time.monotonic() + _REFRESH_INTERVAL_S
         message = consumer.poll(_POLL_S)
         if message is None:
             idle()
@@ -169,7 +169,7 @@ def _with_added(consumer: Consumer, topic: str, partitions: int) -> int:
     """Begin to read partitions that were added; return how many are read now."""
     try:
         # Its name creates no topic: the consumer is not allowed to.
-        found = consumer.list_topics(topic, timeout=_LOOK_TIMEOUT_S).topics[topic]
+        found = consumer.list_topics(topic, timeout=_REFRESH_TIMEOUT_S).topics[topic]
     except KafkaException:
         return partitions  # no broker answers now
     count = len(found.partitions)
