@@ -167,14 +167,13 @@ class ToolClient:
         """Return the leaders of a topic's partitions, -1 for none, as a broker knows them now; none
         if it knows no such topic.
 
-        Adds to `nodes` the brokers that have come since. Raises ToolError.
+        Notes in `nodes` where brokers are now, also those that have come since. Raises ToolError.
         """
         request = metadata.MetadataRequest(
             topics=[metadata.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
         )
         answer = await self.call(node, request, _METADATA_VERSION)
-        for broker in answer.brokers:
-            self.nodes.setdefault(broker.node_id, (broker.host, broker.port))
+        self.nodes |= {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
         return _leaders(answer)
 
     def topics(self) -> list[metadata.MetadataResponseTopic]:
