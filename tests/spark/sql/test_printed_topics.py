@@ -1,5 +1,4 @@
-"""What PRINT tells of a topic that goes, or changes behind it; and that it follows one that grows.
-"""
+"""What PRINT tells of a topic that goes or changes behind it; it follows one that grows."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ def nothing() -> None:
 class Consumer:
     """Returns a record, then nothing, then an error, and then it is asked no more.
 
-    The topic has got more partitions by the time it is asked for them.
+    The topic has got more partitions by the time it is asked for them. Leaders of those in `unled`
+    do not know their role yet when they are asked first.
     """
 
     def __init__(self, code: int) -> None:
@@ -28,6 +28,7 @@ class Consumer:
         failure = SimpleNamespace(error=lambda: KafkaError(code), partition=lambda: 3)
         self.left: list[Any] = [record, None, failure]
         self.counts: list[int | None] = []
+        self.unled: list[int] = []
         self.added: list[tuple[str, int, int]] = []
 
     def poll(self, timeout: float) -> Any:
@@ -39,6 +40,12 @@ class Consumer:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         found = SimpleNamespace(error=None, partitions=dict.fromkeys(range(count)))
         return SimpleNamespace(topics={topic: found})
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+        if place.partition in self.unled:
+            self.unled.remove(place.partition)
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        return 0, 0
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         self.added += [(one.topic, one.partition, one.offset) for one in partitions]
@@ -82,3 +89,19 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
         next(records)
     assert consumer.added == [("t", 2, OFFSET_BEGINNING), ("t", 3, OFFSET_BEGINNING)]
     assert consumer.counts == []
+
+
+def test_an_added_partition_waits_until_its_leader_knows_its_role(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its leader would say that there is no such partition, and PRINT that the topic is deleted."""
+    monkeypatch.setattr(topics, "_REFRESH_INTERVAL_S", 0.0)
+    consumer = Consumer(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    consumer.counts = [4, 4, 4]
+    consumer.unled = [3]
+    records = topics._poll(consumer, "t", 2, nothing)  # type: ignore[arg-type]
+    next(records)
+    assert consumer.added == [("t", 2, OFFSET_BEGINNING)]
+    with pytest.raises(SqlError):
+        next(records)
+    assert consumer.added == [("t", 2, OFFSET_BEGINNING), ("t", 3, OFFSET_BEGINNING)]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from confluent_kafka import (
@@ -166,20 +167,22 @@ def _poll(
 
 
 def _with_added(consumer: Consumer, topic: str, partitions: int) -> int:
-    """Begin to read partitions that were added; return how many are read now."""
-    try:
+    """Begin to read partitions that were added; return how many are read now.
+
+    One whose leader does not tell its offsets yet is left for the next time, with those behind it:
+    who knows nothing of its new role answers as if there were no such partition.
+    """
+    added: list[ClientPartition] = []
+    with suppress(KafkaException):  # no broker answers now
         # Its name creates no topic: the consumer is not allowed to.
         found = consumer.list_topics(topic, timeout=_REFRESH_TIMEOUT_S).topics[topic]
-    except KafkaException:
-        return partitions  # no broker answers now
-    count = len(found.partitions)
-    if found.error is not None or count <= partitions:
-        return partitions
-    added = range(partitions, count)
-    consumer.incremental_assign(
-        [ClientPartition(topic, number, OFFSET_BEGINNING) for number in added]
-    )
-    return count
+        for number in range(partitions, len(found.partitions)):
+            place = ClientPartition(topic, number, OFFSET_BEGINNING)
+            consumer.get_watermark_offsets(place, timeout=_REFRESH_TIMEOUT_S)
+            added.append(place)
+    if added:
+        consumer.incremental_assign(added)
+    return partitions + len(added)
 
 
 def describe(message: Message) -> str:
