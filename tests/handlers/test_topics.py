@@ -241,6 +241,38 @@ async def test_default_number_of_partitions_counts_for_the_limit(controller: Bro
     assert set(await create(many, wanted[:100])) == {ErrorCode.REQUEST_TIMED_OUT}
 
 
+async def test_replicas_are_counted_before_any_is_copied_or_chosen(
+    controller: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each list, and each topic, would be taken by itself."""
+    for chosen in ("of_new_topic", "of_new_partitions"):
+        monkeypatch.setattr(replica_lists, chosen, lambda *_: pytest.fail("chosen"))
+    lists = [[*range(MOST_REPLICAS)]] * (topics.MOST_NEW_REPLICAS // 2 // MOST_REPLICAS + 1)
+    listed = [placed_topic(name, *lists) for name in ("one", "two")]
+    refused = [ErrorCode.POLICY_VIOLATION]
+    assert await create(controller, listed, validate_only=True) == refused * 2
+    ids = range(1, 21)
+    controller.metadata.brokers.update({one: BrokerInfo(one, {}, None) for one in ids})
+    many = topics.MOST_NEW_REPLICAS // len(ids) + 2
+    wide = new_topic("wide", many)
+    wide.replication_factor = len(ids)
+    assert await create(controller, [wide], validate_only=True) == refused
+    controller.metadata.topics[THERE] = {0: PartitionInfo(1, 0, tuple(ids), (1,), ())}
+    more = CreatePartitionsTopic(name=THERE, count=many, assignments=None)
+    assert await grow(controller, more) == refused
+
+
+async def test_replicas_for_which_a_topic_is_refused_anyway_are_not_counted(
+    controller: Broker,
+) -> None:
+    """So that the client is told what is wrong with them."""
+    too_long = placed_topic("t", [*range(2 * topics.MOST_NEW_REPLICAS)])
+    assert await create(controller, [too_long]) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    too_wide = new_topic("t", 9000)
+    too_wide.replication_factor = 1000
+    assert await create(controller, [too_wide]) == [ErrorCode.INVALID_REPLICATION_FACTOR]
+
+
 async def test_topic_that_fits_no_znode_is_refused(
     controller: Broker, zookeeper: Zookeeper
 ) -> None:

@@ -74,17 +74,17 @@ def of_new_partitions(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{extra} partitions are added, {len(topic.assignments)} assignments given.",
             )
+        if any(len(one.broker_ids) != len(zero) for one in topic.assignments):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The topic's partitions have {len(zero)} replicas.",
+            )
         added = {
             first + index: _of_one(one.broker_ids, most=len(brokers))
             for index, one in enumerate(topic.assignments)
         }
         _check(added, nodes(broker))
         _check_alive(added, brokers)
-        if any(len(members) != len(zero) for members in added.values()):
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"The topic's partitions have {len(zero)} replicas.",
-            )
         return added
     places = sorted(brokers)
     start = places.index(BrokerId(zero[0])) if zero[0] in brokers else 0

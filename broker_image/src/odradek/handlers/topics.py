@@ -8,7 +8,7 @@ Each topic has its own error code and message.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from time import monotonic
 from typing import TypeVar
@@ -16,6 +16,7 @@ from typing import TypeVar
 from kazoo.exceptions import KazooException
 
 from odradek import slices, topic_config
+from odradek.controller.replica_assignment import MOST_REPLICAS
 from odradek.handlers import configs, replica_lists, topic_batches
 from odradek.handlers.context import Broker, RequestContext
 from odradek.properties import ConfigError
@@ -49,10 +50,14 @@ FIRST_STRICT_DELETION = 5
 # New partitions per request, as in Kafka since 3.6: a typing error must not keep the controller and
 # ZooKeeper busy for hours.
 MOST_NEW_PARTITIONS = 10_000
+# Their replicas: as many as fit into the znode of one topic, in which one takes about three bytes.
+# They are counted before any is copied or chosen.
+MOST_NEW_REPLICAS = 100_000
 # Entries that are looked into without a thread.
 MOST_ENTRIES = 1000
 
 Result = TypeVar("Result")
+Topic = TypeVar("Topic")
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +92,9 @@ async def create_topics(
     """Create each topic; topics fail independently, except for names that collide."""
     deadline = monotonic() + request.timeout_ms / 1000
     repeated, unique = await topic_batches.by_name(request.topics)
-    new_partitions = await topic_batches.total(partial(_new_partitions, broker), request.topics)
+    too_many = await _why_too_many(
+        request.topics, partial(_new_partitions, broker), partial(_new_replicas, broker)
+    )
     written: set[str] = set()
 
     def refused(topic: CreatableTopic, refusal: KafkaError) -> CreatableTopicResult:
@@ -101,9 +108,7 @@ async def create_topics(
         if topic.name in repeated:
             reason = f"The request names topic '{topic.name}' more than once."
             return refused(topic, KafkaError(ErrorCode.INVALID_REQUEST, reason))
-        if new_partitions > MOST_NEW_PARTITIONS:
-            return refused(topic, _too_many(new_partitions))
-        return None
+        return None if too_many is None else refused(topic, too_many)
 
     async def create(topic: CreatableTopic) -> CreatableTopicResult:
         try:
@@ -138,15 +143,39 @@ def _new_partitions(broker: Broker, topic: CreatableTopic) -> int:
     return max(topic.num_partitions, 1)
 
 
+def _new_replicas(broker: Broker, topic: CreatableTopic) -> int:
+    """Return the number of replicas of a new topic, without those for which it is refused: of a
+    list that is too long, and of more replicas than there are brokers.
+    """
+    if topic.assignments:
+        return sum(min(len(one.broker_ids), MOST_REPLICAS) for one in topic.assignments)
+    factor = topic.replication_factor
+    if factor == replica_lists.USE_DEFAULT:
+        factor = broker.config.default_replication_factor
+    return _new_partitions(broker, topic) * min(max(factor, 0), len(broker.metadata.brokers))
+
+
 def _not_controller() -> KafkaError:
     return KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
 
 
-def _too_many(new_partitions: int) -> KafkaError:
-    return KafkaError(
-        ErrorCode.POLICY_VIOLATION,
-        f"{new_partitions} new partitions in one request; the limit is {MOST_NEW_PARTITIONS}.",
-    )
+async def _why_too_many(
+    asked: Collection[Topic],
+    new_partitions: Callable[[Topic], int],
+    new_replicas: Callable[[Topic], int],
+) -> KafkaError | None:
+    """Return why a request asks for too much, None if it does not. The replicas are counted only
+    if the partitions, which may each have a list of them, are not too many.
+    """
+    for what, count, most in (
+        ("partitions", new_partitions, MOST_NEW_PARTITIONS),
+        ("replicas", new_replicas, MOST_NEW_REPLICAS),
+    ):
+        found = await topic_batches.total(count, asked)
+        if found > most:
+            reason = f"{found} new {what} in one request; the limit is {most}."
+            return KafkaError(ErrorCode.POLICY_VIOLATION, reason)
+    return None
 
 
 async def _create(
@@ -211,7 +240,9 @@ async def create_partitions(
     """Add partitions to topics; present partitions stay unchanged."""
     deadline = monotonic() + request.timeout_ms / 1000
     repeated, unique = await topic_batches.by_name(request.topics)
-    new_partitions = await topic_batches.total(partial(_added_partitions, broker), unique.values())
+    too_many = await _why_too_many(
+        unique.values(), partial(_added_partitions, broker), partial(_added_replicas, broker)
+    )
 
     def refused(topic: CreatePartitionsTopic, refusal: KafkaError) -> CreatePartitionsTopicResult:
         return CreatePartitionsTopicResult(
@@ -222,13 +253,13 @@ async def create_partitions(
         if topic.name in repeated:
             reason = "The request names the topic more than once."
             return refused(topic, KafkaError(ErrorCode.INVALID_REQUEST, reason))
-        refusal = _growth_refusal(broker, topic, new_partitions)
+        refusal = _growth_refusal(broker, topic) or too_many
         return None if refusal is None else refused(topic, refusal)
 
     async def grow(topic: CreatePartitionsTopic) -> CreatePartitionsTopicResult:
         try:
             await _guarded(
-                lambda: _grow(broker, topic, request.validate_only, new_partitions, context),
+                lambda: _grow(broker, topic, request.validate_only, context),
                 f"adding partitions to topic {topic.name}",
             )
         except KafkaError as refusal:
@@ -254,9 +285,14 @@ def _added_partitions(broker: Broker, topic: CreatePartitionsTopic) -> int:
     return 0 if present is None else max(topic.count - len(present), 0)
 
 
-def _growth_refusal(
-    broker: Broker, topic: CreatePartitionsTopic, new_partitions: int
-) -> KafkaError | None:
+def _added_replicas(broker: Broker, topic: CreatePartitionsTopic) -> int:
+    """Return how many replicas the partitions that a topic lacks will have."""
+    added = _added_partitions(broker, topic)
+    zero = broker.metadata.partition(topic.name, 0) if added else None
+    return 0 if zero is None else added * len(zero.replicas)
+
+
+def _growth_refusal(broker: Broker, topic: CreatePartitionsTopic) -> KafkaError | None:
     if not broker.controller.active:
         return _not_controller()
     present = broker.metadata.topics.get(topic.name)
@@ -273,17 +309,16 @@ def _growth_refusal(
             f"which is higher than the requested {topic.count}."
         )
         return KafkaError(ErrorCode.INVALID_PARTITIONS, reason)
-    return _too_many(new_partitions) if new_partitions > MOST_NEW_PARTITIONS else None
+    return None
 
 
 async def _grow(
     broker: Broker,
     topic: CreatePartitionsTopic,
     validate_only: bool,
-    new_partitions: int,
     context: RequestContext,
 ) -> None:
-    refusal = _growth_refusal(broker, topic, new_partitions)  # it may have grown meanwhile
+    refusal = _growth_refusal(broker, topic)  # it may have grown meanwhile
     if refusal is not None:
         raise refusal
     present = broker.metadata.topics[topic.name]
