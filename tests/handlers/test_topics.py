@@ -273,6 +273,14 @@ async def test_replicas_for_which_a_topic_is_refused_anyway_are_not_counted(
     assert await create(controller, [too_wide]) == [ErrorCode.INVALID_REPLICATION_FACTOR]
 
 
+async def test_topic_whose_first_partition_never_had_a_leader_is_not_grown(
+    controller: Broker,
+) -> None:
+    controller.metadata.topics[THERE] = {1: PartitionInfo(1, 0, (1,), (1,), ())}
+    more = CreatePartitionsTopic(name=THERE, count=3, assignments=None)
+    assert await grow(controller, more) == [ErrorCode.LEADER_NOT_AVAILABLE]
+
+
 async def test_topic_that_fits_no_znode_is_refused(
     controller: Broker, zookeeper: Zookeeper
 ) -> None:

@@ -67,7 +67,11 @@ def of_new_partitions(
     `first`. Raises KafkaError.
     """
     brokers = racks(broker)
-    zero = broker.metadata.topics[topic.name][0].replicas
+    known = broker.metadata.partition(topic.name, 0)
+    if known is None:
+        reason = "Partition 0 has no leader yet: how many replicas it has is not known."
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, reason)
+    zero = known.replicas
     if topic.assignments is not None:
         if len(topic.assignments) != extra:
             raise KafkaError(
