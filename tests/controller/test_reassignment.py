@@ -9,7 +9,7 @@ import pytest
 from odradek.controller import reassignment
 from odradek.controller.context import ControllerContext
 from odradek.controller.events import ContextLoaded, Leadership, ReassignmentRequested
-from odradek.controller.replica_assignment import ReplicaAssignment
+from odradek.controller.replica_assignment import MOST_REPLICAS, ReplicaAssignment
 from odradek.controller.step import step
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import control
@@ -191,6 +191,52 @@ async def test_undecodable_request_does_not_stop_the_controller(cluster: Cluster
         await asyncio.sleep(0.01)
     assert one.active
     assert one.epoch == 1
+
+
+class CountedId(int):
+    """A broker id that counts what it is compared with."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedId.compared += 1
+        return int.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return int.__hash__(self)
+
+
+def test_replicas_of_a_long_list_are_not_looked_for_one_by_one() -> None:
+    target = tuple(BrokerId(CountedId(number)) for number in range(MOST_REPLICAS))
+    CountedId.compared = 0
+    after = ReplicaAssignment(broker_ids(5000, 5001)).reassign_to(target)
+    assert after == ReplicaAssignment((*target, *broker_ids(5000, 5001)), target, after.removing)
+    assert after.removing == broker_ids(5000, 5001)
+    assert CountedId.compared <= 10 * MOST_REPLICAS
+
+
+def test_brokers_that_are_away_are_refused_without_a_look_at_states() -> None:
+    one, moving, cancelled = (TopicPartition("t", number) for number in (0, 1, 2))
+    loaded = ContextLoaded(
+        brokers=brokers(["1", "2"]),
+        topics={"t": topic_assignment({0: (1, 9), 1: (3, 1), 2: (1,)}, {1: (3,)}, {1: (1,)})},
+        leaderships={
+            each: Leadership(partition_state(1, 1, (1,), 1), 1) for each in (one, moving, cancelled)
+        },
+    )
+    context, _ = step(ControllerContext(BrokerId(1), ControllerEpoch(1)), loaded)
+    asked: list[tuple[TopicPartition, tuple[BrokerId, ...] | None]] = [
+        (one, broker_ids(2, 9)),
+        (moving, broker_ids(3)),
+        (cancelled, None),
+    ]
+    refused = reassignment.impossible(context, asked)
+    assert {each: refusal.code for each, refusal in refused.items()} == {
+        moving: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        cancelled: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+    }
+    assert "Brokers 3 " in refused[moving].message
+    assert not reassignment.impossible(context, [(moving, None), (moving, broker_ids(2))])
 
 
 @pytest.mark.parametrize("isr", [(3,), (3, 1)], ids=["old", "present"])

@@ -39,14 +39,15 @@ def impossible(
     context: ControllerContext,
     wanted: Iterable[tuple[TopicPartition, tuple[BrokerId, ...] | None]],
 ) -> dict[TopicPartition, KafkaError]:
-    """Return the partitions whose reassignment is refused whatever their states say, and why: they
-    do not exist, or no replicas could be as they are wanted.
+    """Return the partitions whose reassignment is refused whatever their states say, and why.
+
+    A request may name a thousand brokers for each of a thousand partitions: what remains names only
+    those that are there.
     """
     return {
         one: refusal
         for one, target in wanted
-        if (_start(context, one) is None or (target is not None and _malformed(target) is not None))
-        and (refusal := _refusal(context, one, target, by_znode=False)) is not None
+        if (refusal := _impossible(context, one, target, by_znode=False)) is not None
     }
 
 
@@ -112,6 +113,27 @@ def _refusal(
     target: tuple[BrokerId, ...] | None,
     by_znode: bool,
 ) -> KafkaError | None:
+    refusal = _impossible(context, partition, target, by_znode)
+    if refusal is not None:
+        return refusal
+    current = _start(context, partition)
+    assert current is not None, "else it is impossible"
+    leadership = context.leaderships.get(partition)
+    abandoned = _wanted(current, target).abandoned
+    if leadership is not None and set(leadership.state.isr) <= set(abandoned):
+        return KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Only replicas that would be deleted are in sync: records would be lost.",
+        )
+    return None
+
+
+def _impossible(
+    context: ControllerContext,
+    partition: TopicPartition,
+    target: tuple[BrokerId, ...] | None,
+    by_znode: bool,
+) -> KafkaError | None:
     malformed = None if target is None else _malformed(target)
     if malformed is not None:
         return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, malformed)
@@ -122,19 +144,12 @@ def _refusal(
         )
     if current is None or partition.topic in context.deletions:
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
-    after = _wanted(current, target)
     # A request through ZooKeeper waits for its brokers, as in Kafka: nobody receives an answer.
-    dead = [] if by_znode else [one for one in after.target if not _may_join(context, current, one)]
+    dead = [] if by_znode or target is None else _dead(context, current, target)
     if dead:
         return KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Brokers {', '.join(map(str, dead))} of the wanted replicas are not alive.",
-        )
-    leadership = context.leaderships.get(partition)
-    if leadership is not None and set(leadership.state.isr) <= set(after.abandoned):
-        return KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "Only replicas that would be deleted are in sync: records would be lost.",
         )
     return None
 
@@ -151,9 +166,16 @@ def _malformed(target: tuple[BrokerId, ...]) -> str | None:
     return None
 
 
-def _may_join(context: ControllerContext, current: ReplicaAssignment, broker_id: BrokerId) -> bool:
-    alive = broker_id in context.brokers and broker_id not in context.shutting_down
-    return alive or broker_id in current.origin
+def _dead(
+    context: ControllerContext, current: ReplicaAssignment, target: tuple[BrokerId, ...]
+) -> list[BrokerId]:
+    """Return those of the wanted replicas that have no broker and are not there already."""
+    origin = current.origin
+    return [
+        one
+        for one in target
+        if (one not in context.brokers or one in context.shutting_down) and one not in origin
+    ]
 
 
 def request(draft: Draft, event: ReassignmentRequested) -> None:

@@ -18,6 +18,8 @@ from odradek.zk.znodes import TopicAssignment
 
 MOST_REPLICAS = 1000
 """Replicas of one partition that a reassignment may ask for."""
+# So many are looked for one by one, which is quicker than to hash them.
+_FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ class ReplicaAssignment:
 
 
 def _without(replicas: tuple[BrokerId, ...], brokers: Collection[BrokerId]) -> tuple[BrokerId, ...]:
-    return tuple(one for one in replicas if one not in brokers)
+    left_out = frozenset(brokers) if len(brokers) > _FEW else brokers
+    return tuple(one for one in replicas if one not in left_out)
 
 
 def of(assignment: TopicAssignment, number: int) -> ReplicaAssignment:
