@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kazoo.exceptions import BadVersionError, NodeExistsError
@@ -104,6 +106,34 @@ async def test_words_are_added_to_and_taken_from_a_list(
     assert entries(session) == {"cleanup.policy": "delete,compact"}
     assert (await change(broker, ("cleanup.policy", SUBTRACT, "delete")))[0] == 0
     assert entries(session) == {"cleanup.policy": "compact"}
+
+
+class CountedWord(str):
+    """A word that counts what it is compared with."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedWord.compared += 1
+        return str.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return str.__hash__(self)
+
+
+async def test_words_that_are_taken_are_not_looked_for_one_by_one(
+    broker: Broker, session: FakeSession
+) -> None:
+    key, count = "leader.replication.throttled.replicas", 2000
+    words = [f"{number}:1" for number in range(count)]
+    assert (await change(broker, (key, SET, ",".join(words))))[0] == 0
+    # Words that are not in the list at all take longest to look for.
+    taken: Any = SimpleNamespace(
+        split=lambda _: [CountedWord(f"{number}:1") for number in range(1, 2 * count)]
+    )
+    assert (await change(broker, (key, SUBTRACT, taken)))[0] == 0
+    assert entries(session) == {key: "0:1"}
+    assert CountedWord.compared <= 2 * count
 
 
 @pytest.mark.parametrize(

@@ -370,4 +370,5 @@ def _edited_list(
     given = (change.value or "").split(",")
     if change.config_operation == ConfigOperation.APPEND:
         return ",".join(dict.fromkeys([*present, *given]))
-    return ",".join(word for word in present if word not in given)
+    taken = frozenset(given)
+    return ",".join(word for word in present if word not in taken)
