@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from odradek import slices
 from odradek.handlers import control, offsets, producers
 from odradek.handlers.context import Broker, RequestContext
 from odradek.log.partition import checkpoints
@@ -30,6 +31,7 @@ from odradek.protocol.messages.producers import InitProducerIdRequest, InitProdu
 from odradek.replica.fetch_specs import FetchLimits, FetchSpec
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk import producer_ids, znodes
+from tests.handlers.large_requests import Turns
 from tests.support import logs
 from tests.support.control import state, update
 from tests.support.replicas import KEY, Replicas
@@ -130,6 +132,32 @@ async def test_version_0_lists_segment_starts_and_the_end_newest_first(
     assert (await list_one(broker, -1, 0, most=1)).old_style_offsets == [4]
     assert (await list_one(broker, -2, 0, most=9)).old_style_offsets == [0]
     assert (await list_one(broker, 1, 0, most=9)).old_style_offsets == []
+
+
+async def list_again(broker: Broker, times: int) -> list[list[int]]:
+    """Return what version 0 answers to one partition that is named so often."""
+    part = ListOffsetsPartition(partition_index=KEY.partition, timestamp=-1, max_num_offsets=9)
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name=KEY.topic, partitions=[part] * times)]
+    )
+    answer = await offsets.list_offsets(broker, request, call(0))
+    return [one.old_style_offsets for one in answer.topics[0].partitions]
+
+
+async def test_version_0_gives_few_names_no_endless_answer(
+    broker: Broker, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await replicas.lead()
+    await append(replicas, 2)
+    replicas.manager.partitions[KEY].log.roll()
+    await append(replicas, 2)
+    turns = Turns()
+    again = 2 * slices.STEPS_PER_SLICE
+    assert await turns.during(list_again(broker, again)) == [[4, 2, 0]] * again
+    # Each looks at two segments, which take time too.
+    assert turns.count >= 3
+    monkeypatch.setattr(offsets, "MOST_SEGMENT_OFFSETS", 4)
+    assert await list_again(broker, 4) == [[4, 2, 0], [4], [4], [4]]
 
 
 async def test_partition_that_is_led_elsewhere_is_told(broker: Broker, replicas: Replicas) -> None:

@@ -38,6 +38,8 @@ LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 FIRST_WITH_ONE_OFFSET = 1
 FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
+# Offsets of segments in one answer of version 0; once it has so many, one for each further entry.
+MOST_SEGMENT_OFFSETS = 100_000
 HIGH_WATERMARK = -1
 UNKNOWN = -1
 
@@ -47,7 +49,8 @@ async def list_offsets(
 ) -> ListOffsetsResponse:
     """Return offsets by timestamp, or of the log start (-2) and the log end (-1).
 
-    As in Kafka, a partition that is named twice is refused, in version 0 answered twice.
+    As in Kafka, a partition that is named twice is refused, in version 0 answered twice. There an
+    answer may have an offset of each segment, so that few names could make an endless one.
     """
     counts: Counter[TopicPartition] = Counter()
     if len(request.topics) > 1 or any(len(topic.partitions) > 1 for topic in request.topics):
@@ -59,11 +62,13 @@ async def list_offsets(
             counts.update(TopicPartition(topic.name, part.partition_index) for topic, part in few)
     answer = ListOffsetsResponse(topics=[])
     steps = 0
+    room = MOST_SEGMENT_OFFSETS
     for topic in request.topics:
         found: list[ListOffsetsPartitionResponse] = []
         answer.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=found))
         steps += 1
-        if steps % slices.STEPS_PER_SLICE == 0:
+        if steps >= slices.STEPS_PER_SLICE:
+            steps = 0
             await slices.pause()
         for part in topic.partitions:
             index = part.partition_index
@@ -74,12 +79,23 @@ async def list_offsets(
                     )
                 )
             else:
-                found.append(await _list_one(broker, request, context.version, topic.name, part))
+                one = await _list_one(broker, request, context.version, topic.name, part, room)
+                room = max(room - len(one.old_style_offsets), 1)
+                found.append(one)
+                if context.version == 0:
+                    steps += _segments(broker, TopicPartition(topic.name, index))
             steps += 1
-            if steps % slices.STEPS_PER_SLICE == 0:
+            if steps >= slices.STEPS_PER_SLICE:
+                steps = 0
                 await slices.pause()
     slices.discard(counts)
     return answer
+
+
+def _segments(broker: Broker, key: TopicPartition) -> int:
+    """Return how many segments version 0 looks at."""
+    partition = broker.replicas.partitions.get(key)
+    return 0 if partition is None or partition.offline else len(partition.log.segments)
 
 
 async def _list_one(
@@ -88,7 +104,9 @@ async def _list_one(
     version: int,
     topic: str,
     asked: ListOffsetsPartition,
+    room: int,
 ) -> ListOffsetsPartitionResponse:
+    """Return the answer about one partition, which in version 0 has room for so many offsets."""
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
     key = TopicPartition(topic, asked.partition_index)
     replica_id = request.replica_id
@@ -115,7 +133,7 @@ async def _list_one(
     try:
         if version == 0:
             answer.old_style_offsets = _offsets_before(
-                partition.log, asked.timestamp, end, asked.max_num_offsets
+                partition.log, asked.timestamp, end, min(asked.max_num_offsets, room)
             )
         elif asked.timestamp == EARLIEST_TIMESTAMP:
             answer.offset = partition.log.log_start_offset
