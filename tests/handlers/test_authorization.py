@@ -22,7 +22,10 @@ from odradek.handlers import (
 from odradek.handlers.client_quotas import alter_client_quotas
 from odradek.handlers.context import Broker, RequestContext
 from odradek.handlers.dispatch import Dispatcher
-from odradek.handlers.user_credentials import alter_user_scram_credentials
+from odradek.handlers.user_credentials import (
+    alter_user_scram_credentials,
+    describe_user_scram_credentials,
+)
 from odradek.net.client_info import ClientInfo
 from odradek.net.frame import ProtocolViolation
 from odradek.protocol import codec
@@ -45,8 +48,15 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.messages.sasl import (
     AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
     SaslHandshakeRequest,
     ScramCredentialDeletion,
+    UserName,
+)
+from odradek.protocol.messages.transaction_states import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopicRequest,
 )
 from odradek.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
@@ -54,9 +64,11 @@ from odradek.protocol.messages.transactions import (
     WritableTxnMarkerTopic,
 )
 from odradek.quotas.entities import DEFAULT, QuotaEntity, QuotaKey
+from odradek.security import acl_znodes
 from odradek.security.acl_watcher import AclWatcher
 from odradek.security.acls import (
     AclEntry,
+    AclFilter,
     AclOperation,
     PatternType,
     PermissionType,
@@ -346,3 +358,88 @@ async def test_many_filters_against_many_acls_let_others_run(
     assert not any(one.error_code or one.matching_acls for one in answer.filter_results)
     # Beside those for the filters.
     assert turns.count >= slices.KEYS_AT_ONCE // slices.STEPS_PER_SLICE + patterns // 2
+
+
+async def test_many_filters_of_one_pattern_are_not_held_against_each_entry(
+    guarded: Broker,
+    replicas: Replicas,
+    authorizer: Authorizer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Scripts delete the ACLs of many users so, one filter for each."""
+    entries = [write(Principal("User", f"u{number}")) for number in range(20)]
+    pattern = ResourcePattern(ResourceType.TOPIC, "t")
+    authorizer.watcher.acls.set(pattern, entries)
+    replicas.session.znodes[acl_znodes.acl_path(pattern)] = acl_znodes.encode_acls(entries), 0
+    monkeypatch.setattr(AclFilter, "matches_entry", lambda *_: pytest.fail("one by one"))
+
+    async def multi(operations: object) -> None:
+        """Take every change."""
+
+    monkeypatch.setattr(replicas.session, "multi", multi, raising=False)
+    everything = DeleteAclsFilter(
+        resource_type_filter=ResourceType.ANY,
+        pattern_type_filter=PatternType.ANY,
+        operation=AclOperation.ANY,
+        permission_type=PermissionType.ANY,
+    )
+    of_users = [
+        DeleteAclsFilter(
+            resource_type_filter=pattern.resource_type,
+            resource_name_filter=pattern.name,
+            principal_filter=str(one.principal),
+            host_filter=one.host,
+            operation=one.operation,
+            permission_type=one.permission_type,
+        )
+        for one in entries
+    ]
+
+    async def delete(*filters: DeleteAclsFilter) -> list[list[str]]:
+        """Return the principals whose ACL each of the filters found."""
+        request = DeleteAclsRequest(filters=[*filters])
+        answer = await acls.delete_acls(guarded, request, context(ROOT))
+        return [[acl.principal for acl in one.matching_acls] for one in answer.filter_results]
+
+    names = [str(one.principal) for one in entries]
+    nothing: list[str] = []
+    assert await delete(*of_users, everything) == [*([one] for one in names), nothing]
+    assert await delete(everything, *of_users) == [names, *[nothing] * len(names)]
+
+
+@pytest.mark.parametrize("name", ["orders", " ", "~", "...", "\xa0", "\ud7ff", "\uf900", "\uffef"])
+def test_names_that_zookeeper_takes_are_known(name: str) -> None:
+    assert acls._fits_into_a_path(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".", "..", "a/b", "\0", "a\x1f", "\x7f", "\x9f", "\ud800", "\uf8ff", "\ufff0", "\U0001f600"],
+)
+def test_names_that_zookeeper_refuses_are_known(name: str) -> None:
+    assert not acls._fits_into_a_path(name)
+
+
+async def test_users_that_are_named_twice_let_others_run(guarded: Broker) -> None:
+    request = DescribeUserScramCredentialsRequest(
+        users=[UserName(name=one) for one in MANY_NAMES * 2]
+    )
+    turns = Turns()
+    answer = await turns.during(describe_user_scram_credentials(guarded, request, context(ALICE)))
+    assert {one.error_code for one in answer.results} == {ErrorCode.DUPLICATE_RESOURCE}
+    # In two thirds of them the names are counted, in the others they are answered.
+    assert turns.count >= 3 * MANY // slices.STEPS_PER_SLICE - 2
+
+
+async def test_names_that_no_topic_can_have_let_others_run(guarded: Broker) -> None:
+    topics = [DescribeProducersTopicRequest(name=" ", partition_indexes=[])] * MANY
+
+    async def handle(broker: Broker, request: object, asker: RequestContext) -> object:
+        return DescribeProducersResponse(topics=[])
+
+    turns = Turns()
+    asked = transaction_rules.describe_producers(
+        guarded, DescribeProducersRequest(topics=topics), context(ALICE), handle
+    )
+    await turns.during(asked)
+    assert turns.count >= MANY // slices.STEPS_PER_SLICE - 1

@@ -12,6 +12,7 @@ from kazoo.exceptions import ConnectionLoss
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.security import acl_changes, acl_znodes
+from odradek.security.acl_changes import MOST_ENTRIES
 from odradek.security.acl_watcher import AclWatcher
 from odradek.security.acls import (
     AclEntry,
@@ -23,6 +24,7 @@ from odradek.security.acls import (
 )
 from odradek.security.authorizer import Authorizer
 from odradek.values import Principal
+from odradek.zk.admin import LARGEST_CONFIG
 from odradek.zk.changes import NOTICE_LIFETIME_MS
 from odradek.zk.session import Session
 from tests.support import zookeeper
@@ -243,6 +245,18 @@ async def test_more_acls_than_a_znode_holds_are_refused(session: Session, start:
         await acl_changes.add(session, ORDERS, many)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
     assert await session.exists(acl_znodes.acl_path(ORDERS)) is None
+
+
+async def test_acls_that_fit_no_znode_however_short_are_not_encoded(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shortest = AclEntry(Principal("U", "a"), PermissionType.DENY, AclOperation.ALL, "h")
+    assert len(acl_znodes.encode_acls([shortest] * MOST_ENTRIES)) > LARGEST_CONFIG
+    monkeypatch.setattr(acl_znodes, "encode_acls", lambda _: pytest.fail("encoded"))
+    many = [shortest._replace(host=str(number)) for number in range(MOST_ENTRIES + 1)]
+    with pytest.raises(KafkaError, match="do not fit into ZooKeeper") as refused:
+        await acl_changes.add(session, ORDERS, many)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
 async def test_lost_connection_is_told_as_a_timeout(

@@ -107,13 +107,19 @@ async def describe_producers(
     handle: Handle,
 ) -> object:
     """Need Read on each topic. The handler refuses names that no topic can have."""
-    illegal = [topic for topic in request.topics if not admin.is_legal_topic_name(topic.name)]
+    legal: list[states.DescribeProducersTopicRequest] = []
+    illegal: list[states.DescribeProducersTopicRequest] = []
+    for few in slices.cut(request.topics):
+        for topic in few:
+            (legal if admin.is_legal_topic_name(topic.name) else illegal).append(topic)
+        if len(few) == slices.STEPS_PER_SLICE:
+            await slices.pause()
     passed, refused = await authorization.split(
         broker,
         context,
         AclOperation.READ,
         ResourceType.TOPIC,
-        (topic for topic in request.topics if admin.is_legal_topic_name(topic.name)),
+        legal,
         lambda topic: str(topic.name),
     )
     denials = await slices.run(

@@ -49,9 +49,12 @@ async def describe_user_scram_credentials(
     for users in slices.cut(request.users or ()):
         names.update(one.name for one in users)
         await slices.pause()
+    results: list[DescribeUserScramCredentialsResult] = []
     try:
         if names:
-            results = [await _described(broker, name, count) for name, count in names.items()]
+            for few in slices.cut(names.items()):
+                results += [await _described(broker, name, count) for name, count in few]
+                await slices.pause()
         else:
             results = await _all_described(broker)
     except KafkaError as error:

@@ -21,6 +21,8 @@ from odradek.zk.operations import Create, Delete, Operation, SetData, Transactio
 from odradek.zk.payload import ZnodeError
 from odradek.zk.session import Session
 
+# More entries do not fit into LARGEST_CONFIG, however short their principals and hosts are.
+MOST_ENTRIES = LARGEST_CONFIG // 64
 MOST_ATTEMPTS = 10
 LONGEST_PAUSE_S = 0.1
 
@@ -30,8 +32,17 @@ logger = logging.getLogger(__name__)
 
 
 async def add(session: Session, pattern: ResourcePattern, entries: Iterable[AclEntry]) -> None:
-    """Add entries to a pattern; those that it has stay. Raises KafkaError."""
+    """Add entries to a pattern; those that it has stay. Raises KafkaError.
+
+    Too many are refused before they are encoded, of which the size is known only then.
+    """
     added = tuple(entries)
+    if len(added) > MOST_ENTRIES:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{len(added)} ACLs of {pattern} do not fit into ZooKeeper; the limit is below "
+            f"{MOST_ENTRIES}.",
+        )
 
     def change(present: Entries) -> Entries:
         return tuple(dict.fromkeys((*present, *added)))
