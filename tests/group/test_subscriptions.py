@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from odradek.group.states import GroupState
-from odradek.protocol.consumer_protocol import subscribed
+from odradek.protocol.consumer_protocol import MOST_SUBSCRIBED_TOPICS, subscribed
 from odradek.protocol.errors import ErrorCode
 from tests.group.test_commit_order import subscription
 from tests.group.test_group import World
@@ -35,6 +35,13 @@ def test_of_another_layout_nothing_is_known(metadata: bytes) -> None:
 def test_a_negative_length_ends_the_walk() -> None:
     """Of length -2 it would stand still, as often as the count says."""
     assert subscribed(struct.pack(">hih", 0, 3, -2)) is None
+
+
+def test_more_topics_than_a_group_can_keep_are_not_read() -> None:
+    """Their names may be of no bytes: a request would make the loop read 50 million of them."""
+    most = MOST_SUBSCRIBED_TOPICS
+    assert subscribed(struct.pack(">hi", 0, most) + bytes(2 * most)) == [""] * most
+    assert subscribed(struct.pack(">hi", 0, most + 1) + bytes(2 * most + 2)) is None
 
 
 def test_a_group_reads_what_the_members_of_its_last_generation_read() -> None:

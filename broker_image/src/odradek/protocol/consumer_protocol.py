@@ -6,14 +6,17 @@ import struct
 
 from odradek.values import TopicPartition
 
+# The names of so many do not fit into the record of a group. Metadata may announce any number.
+MOST_SUBSCRIBED_TOPICS = 100_000
+
 
 def subscribed(metadata: bytes) -> list[str] | None:
     """Return the topics of a consumer's subscription: i16 version, then an array of strings; None
-    for another layout.
+    for another layout, and for more than MOST_SUBSCRIBED_TOPICS.
     """
     try:
         (count,) = struct.unpack_from(">i", metadata, 2)
-        if count < 0:
+        if not 0 <= count <= MOST_SUBSCRIBED_TOPICS:
             return None
         position, topics = 6, []
         for _ in range(count):
