@@ -429,6 +429,16 @@ def test_warning_names_a_place_where_the_setting_can_be_changed(
     assert ("spec.config" in warning.message) == (not fields)
 
 
+@pytest.mark.parametrize("text", ["", "x", "0", "1_000", "3000000000", "9" * 5000, "\u0663"])
+def test_of_a_setting_that_brokers_cannot_read_the_default_counts(text: str) -> None:
+    resource = body(partitions=1, replicationFactor=1, management="Observe")
+    view = existing(1, config={"min.insync.replicas": text})
+    wanted, done = topic_spec.parse_topic(resource), plan(resource, view, known=77)
+    assert topic_plan.with_warning(done, wanted, view, CLUSTER) == done
+    told = topic_plan.with_warning(done, wanted, view, replace(CLUSTER, min_insync=2))
+    assert told.conditions[-1].message.startswith("min.insync.replicas 2 is larger than")
+
+
 def test_only_its_own_topic_is_ever_deleted() -> None:
     resource = body(True, True, deletionPolicy="Delete")
     (step,) = plan(resource, existing(1), known=77).steps

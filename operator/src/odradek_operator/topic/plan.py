@@ -19,7 +19,8 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Final
 
-from odradek import assignment
+from odradek import assignment, properties, topic_config
+from odradek.properties import ConfigError
 from odradek.protocol.errors import KafkaError
 from odradek.zk import admin
 from odradek.zk.znodes import PartitionState, TopicAssignment
@@ -453,8 +454,8 @@ def with_warning(
     if not plan.conditions or view.assignment is None or not cluster.reachable:
         return plan
     factor = drift.replication_factor(view.assignment)
-    text = (view.config or {}).get(MIN_INSYNC, str(cluster.min_insync))
-    if not text.isdecimal() or int(text) <= factor:
+    min_insync = _min_insync(view, cluster)
+    if min_insync <= factor:
         return plan
     where, whose = f"set {MIN_INSYNC} in spec.config", "spec.replicationFactor"
     if not spec.managed:
@@ -466,10 +467,21 @@ def with_warning(
         "ConfigWarning",
         True,
         "MinInsyncReplicas",
-        f"{MIN_INSYNC} {text} is larger than the replication factor {factor}: what producers send "
-        f"with acks=all is refused; {where} to {factor} or less, or raise {whose}",
+        f"{MIN_INSYNC} {min_insync} is larger than the replication factor {factor}: what producers "
+        f"send with acks=all is refused; {where} to {factor} or less, or raise {whose}",
     )
     return replace(plan, conditions=(*plan.conditions, warning))
+
+
+def _min_insync(view: TopicView, cluster: ClusterState) -> int:
+    """Return the setting that counts: brokers ignore an entry that they cannot read."""
+    text = (view.config or {}).get(MIN_INSYNC)
+    if text is None:
+        return cluster.min_insync
+    try:
+        return int(properties.parse_value(topic_config.TOPIC_KEYS[MIN_INSYNC], MIN_INSYNC, text))
+    except ConfigError:
+        return cluster.min_insync
 
 
 def _blocked(reason: str, message: str, shown: Mapping[str, Any]) -> TopicPlan:
