@@ -63,6 +63,7 @@ from odradek.protocol.messages.transactions import (
     AddPartitionsToTxnResponse,
     WritableTxnMarkerTopic,
 )
+from odradek.quotas import entities
 from odradek.quotas.entities import DEFAULT, QuotaEntity, QuotaKey
 from odradek.security import acl_znodes
 from odradek.security.acl_watcher import AclWatcher
@@ -337,6 +338,26 @@ async def test_large_changes_of_rights_and_quotas_let_others_run(
     await turns.during(work)
     # Beside those for results and for the rest of the request.
     assert turns.count >= MANY // slices.STEPS_PER_SLICE - 1
+
+
+async def test_of_the_parts_of_a_quota_s_entity_the_last_of_each_kind_is_sanitized(
+    guarded: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Kafka, the others do not count: not even an empty one is refused."""
+    sanitized: list[str] = []
+    sanitize = entities.sanitize
+
+    def noting(name: str) -> str:
+        sanitized.append(name)
+        return sanitize(name)
+
+    monkeypatch.setattr(entities, "sanitize", noting)
+    parts = [QuotaEntityData(entity_type="user", entity_name=name) for name in ("", "a", "b")]
+    answer = await alter_client_quotas(guarded, quota_change(parts, [UNKNOWN]), context(ALICE))
+    [one] = answer.entries
+    assert one.error_code == ErrorCode.INVALID_REQUEST
+    assert "Invalid configuration key" in (one.error_message or "")
+    assert sanitized == ["b"]
 
 
 async def test_many_filters_against_many_acls_let_others_run(

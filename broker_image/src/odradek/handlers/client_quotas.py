@@ -208,24 +208,29 @@ async def _outcome(
 async def _entity(parts: Sequence[QuotaEntityData]) -> QuotaEntity:
     if not parts:
         raise _invalid("Invalid empty client quota entity")
-    names: dict[str, str] = {}
+    given: dict[str, str | None] = {}  # as in Kafka, the last of each kind counts
     for number, part in enumerate(parts, 1):
         if number % slices.STEPS_PER_SLICE == 0:
             await slices.pause()
         if part.entity_type not in _KINDS:
             raise _invalid(f"Unhandled client quota entity type: {part.entity_type}")
-        if part.entity_name is None:
-            names[part.entity_type] = DEFAULT
-            continue
-        name = entities.sanitize(part.entity_name)
-        if not name:
-            raise _invalid(f"Empty {part.entity_type} not supported")
-        if name in (".", ".."):
-            raise _invalid(f"{part.entity_type} '{name}' is no name of a znode")
-        names[part.entity_type] = name
+        given[part.entity_type] = part.entity_name
+    names = {kind: _sanitized(kind, name) for kind, name in given.items()}
     if IP in names:
         return _address(names)
     return QuotaEntity(names.get(USER), names.get(CLIENT_ID))
+
+
+def _sanitized(kind: str, name: str | None) -> str:
+    """Return the name in a znode. It takes milliseconds for the longest ones."""
+    if name is None:
+        return DEFAULT
+    sanitized = entities.sanitize(name)
+    if not sanitized:
+        raise _invalid(f"Empty {kind} not supported")
+    if sanitized in (".", ".."):
+        raise _invalid(f"{kind} '{sanitized}' is no name of a znode")
+    return sanitized
 
 
 def _address(names: Mapping[str, str]) -> QuotaEntity:
