@@ -51,6 +51,10 @@ from odradek.protocol.messages.metadata import (
 from odradek.protocol.messages.topics import (
     DeleteTopicsRequest,
 )
+from odradek.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTransaction,
+)
 from odradek.replica.role_changes import ROLES_PER_SLICE
 from tests.handlers.large_requests import (
     ADDED,
@@ -139,6 +143,20 @@ async def test_a_handler_gives_the_loop_back_between_slices(
 async def not_coordinator(*arguments: object) -> ErrorCode:
     """Stand for a coordinator of transactions that another broker has."""
     return ErrorCode.NOT_COORDINATOR
+
+
+async def test_ids_of_many_transactions_without_partitions_take_turns(
+    wide: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wide.transactions, "verify_partitions", lambda *_: {}, raising=False)
+    empty = AddPartitionsToTxnTransaction(
+        transactional_id="t", producer_id=7, producer_epoch=0, verify_only=True, topics=[]
+    )
+    request = AddPartitionsToTxnRequest(transactions=[empty] * slices.STEPS_PER_SLICE)
+    turns = Turns()
+    answer = await turns.during(transactions.add_partitions_to_txn(wide, request, context(4)))
+    assert len(answer.results_by_transaction) == slices.STEPS_PER_SLICE
+    assert turns.count > 1
 
 
 async def test_decoding_and_encoding_give_the_loop_back_too(wide: Broker) -> None:

@@ -33,6 +33,8 @@ from odradek.values import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicPartition
 
 FIRST_OF_BROKERS = 4
 """The first version of AddPartitionsToTxn that only brokers send."""
+# To hash a long id takes as long as to look at many partitions.
+_STEPS_PER_ID = 10
 
 
 async def add_partitions_to_txn(
@@ -55,7 +57,7 @@ async def add_partitions_to_txn(
                 transactional_id=transaction.transactional_id, topic_results=topics
             )
         )
-        steps += 1 + sum(len(topic.partitions) for topic in transaction.topics)
+        steps += _STEPS_PER_ID + sum(len(topic.partitions) for topic in transaction.topics)
         if steps >= slices.STEPS_PER_SLICE:
             steps = 0
             await slices.pause()
