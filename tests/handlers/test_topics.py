@@ -273,6 +273,28 @@ async def test_replicas_for_which_a_topic_is_refused_anyway_are_not_counted(
     assert await create(controller, [too_wide]) == [ErrorCode.INVALID_REPLICATION_FACTOR]
 
 
+async def test_partitions_of_a_topic_that_is_made_meanwhile_are_counted_too(
+    controller: Broker, zookeeper: Zookeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, multi = controller.metadata.topics, zookeeper.multi
+
+    async def making_another(wanted: list[operations.Operation]) -> None:
+        known[NEW] = known[THERE]
+        await multi(wanted)
+
+    monkeypatch.setattr(zookeeper, "multi", making_another)
+    unknown = [f"unknown-{number}" for number in range(topic_batches.CHANGES_AT_ONCE - 1)]
+    counts = {THERE: 2, **dict.fromkeys(unknown, 2), NEW: topics.MOST_NEW_PARTITIONS + 2}
+    wanted = [
+        CreatePartitionsTopic(name=name, count=count, assignments=None)
+        for name, count in counts.items()
+    ]
+    codes = await grow(controller, *wanted)
+    assert (codes[0], codes[-1]) == (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.POLICY_VIOLATION)
+    path = znodes.topic_path(NEW)
+    assert len(znodes.decode_topic(path, zookeeper.znodes[path][0]).partitions) == 1
+
+
 async def test_topic_whose_first_partition_never_had_a_leader_is_not_grown(
     controller: Broker,
 ) -> None:

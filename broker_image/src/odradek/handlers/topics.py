@@ -318,7 +318,10 @@ async def _grow(
     validate_only: bool,
     context: RequestContext,
 ) -> None:
-    refusal = _growth_refusal(broker, topic)  # it may have grown meanwhile
+    # The topic may have grown meanwhile, or been made: so far nothing was counted for it.
+    refusal = _growth_refusal(broker, topic) or await _why_too_many(
+        [topic], partial(_added_partitions, broker), partial(_added_replicas, broker)
+    )
     if refusal is not None:
         raise refusal
     present = broker.metadata.topics[topic.name]
