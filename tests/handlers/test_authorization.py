@@ -360,6 +360,38 @@ async def test_of_the_parts_of_a_quota_s_entity_the_last_of_each_kind_is_sanitiz
     assert sanitized == ["b"]
 
 
+@pytest.mark.parametrize(
+    ("serve", "request_"),
+    [
+        (
+            alter_client_quotas,
+            AlterClientQuotasRequest(
+                entries=[QuotaAlteration(entity=OF_USER, ops=[UNKNOWN])] * slices.STEPS_PER_SLICE,
+                validate_only=False,
+            ),
+        ),
+        (
+            alter_user_scram_credentials,
+            AlterUserScramCredentialsRequest(
+                deletions=[
+                    ScramCredentialDeletion(name=one, mechanism=1)
+                    for one in MANY_NAMES[: slices.STEPS_PER_SLICE]
+                ],
+                upsertions=[],
+            ),
+        ),
+    ],
+    ids=["quotas", "credentials"],
+)
+async def test_names_that_may_be_long_are_escaped_few_at_once(
+    guarded: Broker, serve: Callable[..., Any], request_: object
+) -> None:
+    """What is refused waits for no ZooKeeper, so others would not run in between."""
+    turns = Turns()
+    await turns.during(serve(guarded, request_, context(ALICE)))
+    assert turns.count >= slices.STEPS_PER_SLICE // slices.LONG_NAMES_PER_SLICE - 1
+
+
 async def test_many_filters_against_many_acls_let_others_run(
     guarded: Broker, authorizer: Authorizer
 ) -> None:

@@ -18,6 +18,8 @@ from typing import Any, Final, TypeVar
 
 # Steps of some ten microseconds each, so a few milliseconds.
 STEPS_PER_SLICE: Final = 200
+# Names of up to 32 KB that are escaped, each of which takes a millisecond or two.
+LONG_NAMES_PER_SLICE: Final = STEPS_PER_SLICE // 10
 # Keys that are put into a dictionary at once, each in less than a microsecond.
 KEYS_AT_ONCE: Final = 5000
 # Of what threads share. Items may differ: a log after a crash may be read whole.

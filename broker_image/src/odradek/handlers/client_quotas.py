@@ -174,7 +174,7 @@ async def alter_client_quotas(
 ) -> AlterClientQuotasResponse:
     """Change the quotas of each entity; entities fail independently."""
     answers: list[AlteredQuotas] = []
-    for few in slices.cut(request.entries):
+    for few in slices.cut(request.entries, slices.LONG_NAMES_PER_SLICE):
         for entry in few:
             refusal = await _outcome(broker.session, entry, validate_only=request.validate_only)
             answers.append(

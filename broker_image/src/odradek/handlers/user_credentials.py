@@ -143,7 +143,7 @@ async def alter_user_scram_credentials(
         await slices.pause()
     results: list[AlterUserScramCredentialsResult] = []
     for number, (user, wanted) in enumerate(of_user.items()):
-        if number % slices.STEPS_PER_SLICE == 0:
+        if number % slices.LONG_NAMES_PER_SLICE == 0:
             await slices.pause()
         try:
             if not broker.controller.active:
