@@ -302,7 +302,6 @@ async def _delete_from(
 
     What could not be deleted is shown as known here, with the error.
     """
-
     first = await _first_filter(filters)
     code, message = ErrorCode.NONE, None
     assert broker.authorizer is not None
