@@ -6,7 +6,8 @@ import struct
 
 from odradek.values import TopicPartition
 
-# The names of so many do not fit into the record of a group. Metadata may announce any number.
+# The record of a group, by default 1 MB at most, has room for so many names of eight bytes.
+# Metadata may announce any number, of names without a byte.
 MOST_SUBSCRIBED_TOPICS = 100_000
 
 
