@@ -377,6 +377,34 @@ def test_replicas_that_are_added_leave_no_partition_under_replicated_and_hold_up
     assert ("that are being added" in reconciling.message) == bool(copying)
 
 
+@pytest.mark.parametrize(
+    ("lists", "isr", "under", "copying"),
+    [
+        ('"adding_replicas":{},"removing_replicas":{"0":[2]}', "[0, 1, 2]", 0, 0),
+        ('"adding_replicas":{},"removing_replicas":{"0":[2]}', "[0, 1]", 0, 0),
+        ('"adding_replicas":{},"removing_replicas":{"0":[2]}', "[0, 2]", 1, 0),
+        ('"adding_replicas":{},"removing_replicas":{"0":[2]}', "[0]", 1, 0),
+        # A move from 2 to 1, until 1 is in sync, and afterwards.
+        ('"adding_replicas":{"0":[1]},"removing_replicas":{"0":[2]}', "[0, 2]", 0, 1),
+        ('"adding_replicas":{"0":[1]},"removing_replicas":{"0":[2]}', "[0]", 1, 0),
+        ('"adding_replicas":{"0":[1]},"removing_replicas":{"0":[2]}', "[0, 1]", 0, 0),
+        # It was cancelled before 2 was in sync.
+        ('"adding_replicas":{"0":[2]},"removing_replicas":{"0":[2]}', "[0, 1]", 0, 0),
+    ],
+)
+def test_replicas_that_are_removed_are_missed_only_while_those_that_stay_lack_one(
+    lists: str, isr: str, under: int, copying: int
+) -> None:
+    state = f'{{"controller_epoch":1,"leader":0,"version":1,"leader_epoch":0,"isr":{isr}}}'
+    topic = f'{{"version":2,"partitions":{{"0":[0,1,2]}},{lists}}}'
+    zookeeper = MemoryZooKeeper(
+        {znodes.topic_path("t"): topic.encode(), znodes.state_path("t", 0): state.encode()}
+    )
+    seen = observe.partitions(zookeeper)
+    assert (seen.under_replicated, seen.copying) == (under, copying)
+    assert seen.all_in_sync == (not under and not copying)
+
+
 @given(
     st.integers(1, 9), st.none() | st.integers(1, 9), st.none() | st.frozensets(st.integers(0, 8))
 )

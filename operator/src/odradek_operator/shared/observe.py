@@ -124,6 +124,9 @@ def partitions(zookeeper: ZnodeReader) -> Partitions:
             # A partition without a state is new: no broker must go before it has its leader, but
             # nothing was lost.
             missing = set(replicas) - set(state.isr if state is not None else ())
+            if missing <= set(removed):
+                # All that stay are in sync: leaders know of no others, and the znode follows.
+                missing = set()
             if state is not None and state.leader < 0:
                 offline += 1
                 lagging.update(replicas)

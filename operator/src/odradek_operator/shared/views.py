@@ -17,7 +17,8 @@ class Partitions:
     """Counts over all partitions of a cluster.
 
     `under_replicated` is counted as Kafka does (`Partition.isUnderReplicated`): what a reassignment
-    adds need not be in sync yet. `copying` partitions lack only such replicas.
+    adds need not be in sync yet, and once all that stay are, those that it removes are missed no
+    more. `copying` partitions lack only replicas that are added.
 
     `holders` are the brokers that hold replicas, `widest` is the topic with the most replicas, and
     how many these are. `unreadable` says what is wrong with the znodes of topics that are in none
