@@ -16,6 +16,7 @@ from odradek_operator.shared.spec import Body, ClusterKey
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import ResourceStore, key_of
 from odradek_operator.shared.zookeeper_login import ClientFiles
+from tests.reconcile.drivers import reporting
 from tests.reconcile.in_memory import (
     cluster,
     elsewhere,
@@ -26,6 +27,7 @@ from tests.reconcile.in_memory import (
     run,
 )
 from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
+from tests.support.ports import own_address
 
 
 def test_younger_resource_of_a_group_waits_and_never_deletes_the_offsets_of_the_other() -> None:
@@ -363,6 +365,58 @@ def test_driver_whose_volume_would_go_with_it_is_left_to_the_user() -> None:
         for others in ([pod, claim], [ended, doomed]):
             kube = run([body], [cluster(), *others], group_with_offsets())
             assert kube.names("Pod") == []
+
+
+def test_job_that_is_left_as_it_is_tells_what_its_driver_says_and_no_old_number() -> None:
+    task: dict[str, Any] = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "topics": ["t"]}
+    first = resource("ConsumerGroup", "g", job=task, **wanted)
+    started = run([first], [cluster()], group_with_offsets())
+    pod = started.get("v1", "Pod", "n", "g-driver")
+    claim = started.get("v1", "PersistentVolumeClaim", "n", "g-data")
+    assert pod is not None
+    assert claim is not None
+    address, container = own_address(), {"name": "driver", "ready": True}
+    runs = {"phase": "Running", "podIP": address, "containerStatuses": [container]}
+    working = {**pod, "status": runs}
+    meta = {**claim["metadata"], "deletionTimestamp": "2026-11-21T12:00:00Z"}
+    doomed = {**claim, "metadata": meta}
+    report = {"state": "Running", "executors": 1, "members": 1, "lastBatchId": 7, "totalLag": 5}
+    with reporting(address, report):
+        kube = run([first], [cluster(), working, claim], group_with_offsets())
+    before = kube.statuses[-1]
+    assert (before["totalLag"], before["verdict"], before["job"]["lastBatchId"]) == (5, "OK", 7)
+
+    changed = resource("ConsumerGroup", "g", job={**task, "sql": "select 1"}, **wanted)
+    changed["status"] = before
+    report.update(lastBatchId=8, totalLag=9)
+    away = cluster(zookeeper={"connect": "away:1"})
+    for why, others in (
+        ("ClaimDeleted", [cluster(), working, doomed]),
+        ("Paused", [cluster(paused=True), working, claim]),
+        ("ZooKeeperUnreachable", [away, working, claim]),
+    ):
+        with reporting(address, report):
+            kube = run([changed], others, group_with_offsets())
+        assert reason(kube, "ConsumerGroup", "g") == why
+        told = kube.statuses[-1]
+        assert (told["totalLag"], told["verdict"], told["members"]) == (9, "OK", 1)
+        assert (told["job"]["phase"], told["job"]["lastBatchId"]) == ("Running", 8)
+        kube = run([changed], others, group_with_offsets())
+        told = kube.statuses[-1]
+        assert (reason(kube, "ConsumerGroup", "g"), told["state"]) == (why, "DriverUnreachable")
+        assert {"totalLag", "verdict", "members"}.isdisjoint(told)
+        assert {"lastBatchId", "executors"}.isdisjoint(told["job"])
+        assert kube.names("Pod") == ["g-driver"]
+
+    invalid = resource("ConsumerGroup", "g", job=task, topicPattern="(", **wanted)
+    invalid["status"] = before
+    kube = run([invalid], [cluster(), working, claim], group_with_offsets())
+    assert reason(kube, "ConsumerGroup", "g") == "InvalidTopicPattern"
+    told = kube.statuses[-1]
+    assert "totalLag" not in told
+    assert told["job"]["phase"] == "Running"
+    assert {"lastBatchId", "executors"}.isdisjoint(told["job"])
 
 
 def test_job_that_is_made_anew_waits_for_the_driver_of_the_former_one() -> None:

@@ -35,13 +35,19 @@ from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import Owner
 
-REMEMBERED: Final = ("job", *observe.REMEMBERED)
-"""What the status of a group keeps whatever happens."""
+_REMEMBERED: Final = ("job", *observe.REMEMBERED)
 
 
 def remembered(body: Body) -> dict[str, Any]:
-    """Return the fields of the status that must be kept in any case."""
-    return status_update.remembered(body, REMEMBERED)
+    """Return the fields of the status that must be kept in any case.
+
+    What a driver told of its batches and executors is not among them: it may be true no more.
+    """
+    kept = status_update.remembered(body, _REMEMBERED)
+    if kept["job"] is not None:
+        name = driver_objects.driver_name(body["metadata"]["name"])
+        kept["job"] = drivers.status_fields(drivers.remember(body["status"]), name, None)
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +140,7 @@ def _run(run: JobRun, body: Body, task: JobSpec, told: tuple[Condition, ...]) ->
         elif not cluster.reachable:
             text = f"{cluster.away}; it has the brokers' addresses, and a driver that runs goes on"
             waiting = status.progressing("ZooKeeperUnreachable", text)
-        status_update.write_status(context, body, waiting, remembered(body))
+        status_update.write_status(context, body, waiting, _as_it_runs(run, body, task, pod))
         return WAIT_SECONDS
     decision = schedule.decide(task, pod, marked, memory, _first_look(body, meta), context.now())
     left = replace(decision.memory, keeps_state=memory.keeps_state)
@@ -143,14 +149,16 @@ def _run(run: JobRun, body: Body, task: JobSpec, told: tuple[Condition, ...]) ->
         decision = replace(decision, message=_why_pending(context, pod, decision.message))
     if cluster.paused and decision.action is not Action.NONE:
         waits = status.stalled("Paused", f"the KafkaCluster is paused; pending: {decision.message}")
-        status_update.write_status(context, body, (*waits, status.paused(True)), remembered(body))
+        fields = _as_it_runs(run, body, task, pod)
+        status_update.write_status(context, body, (*waits, status.paused(True)), fields)
         return OBSERVE_SECONDS
     try:
         if decision.action is Action.DELETE and pod is not None:
             held = driver_effects.why_held(context, meta, pod)
             if held is not None:
                 waits = status.stalled("ClaimDeleted", f"{held}; pending: {decision.message}")
-                status_update.write_status(context, body, waits, remembered(body))
+                fields = _as_it_runs(run, body, task, pod)
+                status_update.write_status(context, body, waits, fields)
                 return OBSERVE_SECONDS
         if decision.action is Action.CREATE and job_user.has_secret(task):
             job_user.ensure(context, meta, wanted, task, run.around, driver_objects.labels(meta))
@@ -176,7 +184,7 @@ def _run(run: JobRun, body: Body, task: JobSpec, told: tuple[Condition, ...]) ->
         if error.code not in apply.REFUSALS:
             raise
         refused = status.stalled("DriverRejected", str(error))
-        status_update.write_status(context, body, refused, remembered(body))
+        status_update.write_status(context, body, refused, _as_it_runs(run, body, task, pod))
         return OBSERVE_SECONDS
     if addresses is not None and not cluster.paused and _is_outdated(task, decision, seen):
         driver_effects.resize(context, body, driver_objects.config_map(meta, task, text))
@@ -187,6 +195,28 @@ def _run(run: JobRun, body: Body, task: JobSpec, told: tuple[Condition, ...]) ->
     status_update.write_status(context, body, told, fields, events)
     settled = conditions[0].status or conditions[2].status
     return decision.requeue_after if settled else min(decision.requeue_after, WAIT_SECONDS)
+
+
+def _as_it_runs(run: JobRun, body: Body, task: JobSpec, pod: Object | None) -> dict[str, Any]:
+    """Return the fields of a status with which a job is left as it is.
+
+    A driver that runs goes on, and tells its lag, whatever the spec has become meanwhile.
+    """
+    fields = remembered(body)
+    if (
+        pod is None
+        or pod.get("status", {}).get("phase") != "Running"
+        or "deletionTimestamp" in pod["metadata"]
+    ):
+        return fields
+    memory, now = drivers.remember(body.get("status", {})), run.context.now()
+    mark = driver_effects.hash_of(pod) or ""
+    decision = drivers.decide(replace(task, suspend=False), pod, mark, memory, now)
+    left = replace(decision.memory, times=memory.times, keeps_state=memory.keeps_state)
+    decision = replace(decision, memory=left)
+    seen = JobView(fetch_report(pod))
+    _, told = group_conditions.judge_job(run.wanted, task, decision, seen, run.driver_name)
+    return {**fields, **told}
 
 
 def _why_pending(context: ReconcileContext, pod: Object, text: str) -> str:

@@ -41,12 +41,12 @@ def reconcile(run: JobRun, body: Body, request: Reset) -> float:
     if not stopped and not request.dry_run:
         text = f"the driver is stopped for reset {request.request_id}"
         return run.reconcile(body, hold=status.progressing("Resetting", text))
-    fields = {**remembered(body), "lastReset": outcome.last}
     if request.dry_run:
-        status_update.write_status(run.context, body, (), fields)
+        status_update.write_status(run.context, body, (), {"lastReset": outcome.last})
         return 0.0
-    if outcome.last is None:
-        fields = remembered(body)
+    fields = remembered(body)
+    if outcome.last is not None:
+        fields["lastReset"] = outcome.last
     # The driver was stopped on purpose: it restarts like a suspended one.
     stopped_job = drivers.suspended(body.get("status", {}))
     fields["job"] = drivers.status_fields(stopped_job, run.driver_name, None)

@@ -14,7 +14,7 @@ from odradek_operator.group import (
 )
 from odradek_operator.group import driver as drivers
 from odradek_operator.group import observe as group_observe
-from odradek_operator.group.job import REMEMBERED, JobRun, remembered
+from odradek_operator.group.job import JobRun, remembered
 from odradek_operator.group.observe import OBSERVE_SECONDS, WAIT_SECONDS, GroupContext
 from odradek_operator.shared import apply, metrics, spec, status, status_update
 from odradek_operator.shared.apply import ReconcileContext
@@ -50,7 +50,7 @@ def reconcile(
             if not is_allowed:
                 # Its driver must not run on because of a mistake.
                 return _refuse(context, around, body, meta)
-            return status_update.refuse(context, body, error, REMEMBERED)
+            return status_update.refuse(context, body, error, seen=remembered(body))
         if meta.has_finalizer:
             text = f"offsets of group {group_name(body)} were not deleted: {error.message}"
             context.kube.post_event(body, Event("GroupAbandoned", text, warning=True))
