@@ -191,6 +191,8 @@ def kubectl(api: ApiServer) -> Kubectl:
         (TOPIC, "spec/config", {"retention.ms": 1}),
         (TOPIC, "spec/unmanagedConfig", ["retention.ms"]),
         (TOPIC, "spec/deletionPolicy", "Maybe"),
+        (REASSIGNMENT, "spec/deletionPolicy", "Protect"),
+        (GROUP, "spec/deletionPolicy", "Protect"),
         (TOPIC, "spec/adoption", "Always"),
         (TOPIC, "spec/management", "Ignored"),
         (TOPIC, "spec/replicaAssignment", {"0": [1]}),
@@ -434,7 +436,10 @@ def test_defaults_are_those_of_the_contract(kubectl: Kubectl) -> None:
     wanted = ("Managed", "IfMatching", "Retain", False)
     assert tuple(topic[k] for k in ("management", "adoption", "deletionPolicy", "paused")) == wanted
     group = kubectl.get("consumergroup", "g")["spec"]
-    assert (group["offsetStore"], group["deletionPolicy"]) == ("ZooKeeper", "Retain")
+    assert group["offsetStore"] == "ZooKeeper"
+    # Offsets stay; only who writes Retain has a deletion leave the user of its job, too.
+    assert "deletionPolicy" not in group
+    assert kubectl.get("reassignment", "r")["spec"]["deletionPolicy"] == "Delete"
     job = group["job"]
     assert (job["trigger"], job["format"], job["startingOffsets"]) == ("10s", "json", "earliest")
     assert job["driver"] == {"cores": 1, "memory": "1Gi"}

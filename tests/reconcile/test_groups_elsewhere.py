@@ -8,6 +8,7 @@ from odradek_operator.loop.reconciler import Reconciler
 from odradek_operator.shared.spec import ClusterKey
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import KIND_ORDER, ResourceStore, key_of
+from odradek_operator.shared.views import Owner
 from tests.reconcile.in_memory import cluster, elsewhere, group_with_offsets, reason, reconcile_in
 from tests.support.memory import MemoryKube, MemoryPool, context
 
@@ -49,7 +50,9 @@ def test_namespace_that_a_cluster_does_not_name_learns_nothing_of_it() -> None:
     going["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
     kube = MemoryKube(going, cluster(), older)
     reconcile_in("m", kube, going, cluster(), older)
-    assert [one.message for one in kube.told] == ["offsets of group g were not deleted"]
+    lost = f"its cluster is {Owner.NOT_PERMITTED.value}"
+    events = [one.message for one in kube.told]
+    assert events == [f"offsets of group g were not deleted: {lost}"]
 
 
 @pytest.mark.parametrize("allowed", ["m", "*"])

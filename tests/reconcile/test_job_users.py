@@ -84,21 +84,44 @@ def test_user_is_not_forgotten_while_zookeeper_is_away(deleted: bool) -> None:
     assert passed(body, cluster(listeners=SECURED), None) == [FINALIZER]
 
 
-@pytest.mark.parametrize("policy", ["Delete", "Retain"])
+@pytest.mark.parametrize("policy", ["Delete", "Retain", None])
 @pytest.mark.parametrize("listeners", [PLAIN, SECURED])
-def test_way_out_of_a_deletion_that_is_named_is_one(
-    policy: str, listeners: list[dict[str, Any]]
+@pytest.mark.parametrize("paused", [False, True])
+def test_deletion_waits_for_zookeeper_until_its_policy_says_retain(
+    policy: str | None, listeners: list[dict[str, Any]], paused: bool
 ) -> None:
-    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "deletionPolicy": policy}
-    going = resource("ConsumerGroup", "g", deleted=True, **wanted)
+    wanted: dict[str, Any] = {} if policy is None else {"deletionPolicy": policy}
+    going = resource("ConsumerGroup", "g", deleted=True, clusterRef={"name": "c"}, **wanted)
     going["metadata"]["finalizers"] = [FINALIZER]
-    kube = run([going], [cluster(listeners=listeners, zookeeper={"connect": "away:1"})], known())
-    if policy == "Retain" and listeners is PLAIN:
-        assert kube.statuses == []
+    away = cluster(listeners=listeners, zookeeper={"connect": "away:1"}, paused=paused)
+    kube = run([going], [away], known())
+    found = kube.get("", "ConsumerGroup", "n", "g")
+    assert found is not None
+    # Without a policy the user of a job is all that is to be removed.
+    waits = policy == "Delete" or (policy is None and listeners is SECURED)
+    assert found["metadata"]["finalizers"] == ([FINALIZER] if waits else [])
+    if waits:
+        message = kube.statuses[-1]["conditions"][0]["message"]
+        assert ("set spec.deletionPolicy to Retain" in message) == (not paused)
+        assert kube.told == []
         return
-    message = kube.statuses[-1]["conditions"][0]["message"]
-    assert ("set spec.deletionPolicy to Retain" in message) == (listeners is PLAIN)
-    assert (f"take the finalizer {FINALIZER} away" in message) == (listeners is SECURED)
+    assert kube.statuses == []
+    left = ["UserAbandoned"] if listeners is SECURED else []
+    assert [one.reason for one in kube.told] == left
+
+
+def test_group_whose_cluster_is_gone_goes_and_says_what_stays() -> None:
+    for body, left in (
+        (group(deleted=True), ["UserAbandoned"]),
+        (resource("ConsumerGroup", "g", deleted=True, clusterRef={"name": "c"}), []),
+    ):
+        body["metadata"]["finalizers"] = [FINALIZER]
+        kube = run([body], [secret(body)] if left else [], known())
+        found = kube.get("", "ConsumerGroup", "n", "g")
+        assert found is not None
+        assert found["metadata"]["finalizers"] == []
+        assert [one.reason for one in kube.told] == left
+        assert all("its cluster is gone" in one.message for one in kube.told)
 
 
 class Refusing(MemoryZooKeeper):
@@ -113,10 +136,14 @@ def test_zookeeper_that_refuses_to_remove_a_user_is_not_called_away() -> None:
     data = b'{"version":1,"config":{"SCRAM-SHA-512":"x"}}'
     path = user_znodes.user_path("odradek-job.n.g")
     refusing.put(path, data)
-    kube = run([group(deleted=True)], [cluster(listeners=SECURED)], refusing)
+    going = group(deleted=True)
+    kube = run([going], [cluster(listeners=SECURED)], refusing)
     ready = kube.statuses[-1]["conditions"][0]
     assert ready["reason"] == "ZooKeeperRefuses"
-    assert ready["message"].endswith(f"write {path}")
+    assert f"write {path}; to let the resource go" in ready["message"]
+    going["spec"]["deletionPolicy"] = "Retain"
+    kube = run([going], [cluster(listeners=SECURED)], refusing)
+    assert [one.reason for one in kube.told] == ["UserAbandoned"]
     lag = client_users.reported("LagExporter", partial(refusing.commit, [Delete(path)]))
     assert [one.reason for one in lag] == ["ZooKeeperRefuses"]
 

@@ -268,3 +268,20 @@ def test_request_that_cannot_be_read_is_told_with_a_way_out(move: Move) -> None:
     # It is asked for once more.
     request = move.zookeeper.read([znodes.REASSIGN_PARTITIONS_PATH])
     assert request[znodes.REASSIGN_PARTITIONS_PATH] is not None
+
+
+def test_deletion_waits_for_zookeeper_until_its_policy_says_retain(move: Move) -> None:
+    move.look_until("True", "Applied")
+    meta = {**move.body["metadata"], "deletionTimestamp": "2026-11-21T12:00:00Z"}
+    move.kube.create({**move.body, "metadata": meta})
+    move.answers = False
+    move.look()
+    ready = move.condition("Ready")
+    assert ready["reason"] == "ZooKeeperUnreachable"
+    assert ready["message"].endswith("set spec.deletionPolicy to Retain")
+    assert "Retain" not in move.condition("Blocked")["message"]
+    assert move.body["metadata"]["finalizers"] == [FINALIZER]
+    move.change(deletionPolicy="Retain")
+    move.look()
+    assert move.body["metadata"]["finalizers"] == []
+    assert "Abandoned" in [one.reason for one in move.kube.told]

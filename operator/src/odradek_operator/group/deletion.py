@@ -12,13 +12,13 @@ from odradek_operator.group.coordinator import GroupBusyError
 from odradek_operator.group.group_spec import GroupSpec
 from odradek_operator.group.job import remembered
 from odradek_operator.group.observe import OBSERVE_SECONDS, WAIT_SECONDS, GroupContext
-from odradek_operator.shared import apply, status, status_update
+from odradek_operator.shared import apply, cluster_access, status, status_update
 from odradek_operator.shared.apply import ReconcileContext, namespace_terminating
 from odradek_operator.shared.broker_client import BrokerError, OperatorClient
 from odradek_operator.shared.client_users import ClientUserError
-from odradek_operator.shared.spec import FINALIZER, TERMINATING_TIMEOUT, Body, ResourceMeta
+from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
-from odradek_operator.shared.views import Owner
+from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.shared.zookeeper import RefusedError
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,8 @@ def delete(
     """Delete what the group has, and let the resource go; return the seconds until the next look.
 
     Its offsets stay where `rival` has the same group, and where nobody can delete them: an Event
-    says so.
+    says so. With spec.deletionPolicy Retain, which may still be set, nothing is waited for that
+    ZooKeeper does not answer or refuses.
     """
     cluster, zookeeper = around.cluster, around.zookeeper
     if not meta.has_finalizer:
@@ -46,8 +47,7 @@ def delete(
     abandoned = cluster.owner is not Owner.PRESENT or too_late or rival is not None
     if abandoned or wanted.deletion_policy != "Delete":
         if wanted.deletion_policy == "Delete":
-            why = f": {rival} has the same group" if rival is not None else ""
-            text = f"offsets of group {wanted.group} were not deleted{why}"
+            text = f"offsets of group {wanted.group} were not deleted: {_why(cluster, rival)}"
             context.kube.post_event(body, Event("GroupAbandoned", text, warning=True))
         if cluster.owner is Owner.PRESENT and not too_late:
             waits = remove_user(context, around, body, meta)
@@ -55,6 +55,8 @@ def delete(
                 return waits
         elif cluster.owner is Owner.NOT_PERMITTED:
             withdraw_user(context, around, meta)
+        elif job_user.may_have_user(context, meta, around):
+            _leave_user(context, body, meta, _why(cluster, None))
         apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
     if cluster.paused:
@@ -64,10 +66,7 @@ def delete(
     if driver_effects.remove(context, meta):
         return _waits(context, body, "Deleting", driver_effects.how_it_ends(meta))
     if zookeeper is None:
-        way_out = _OR_RETAIN
-        if job_user.may_have_user(context, meta, around):
-            way_out = _OR_UNFINISHED
-        return _waits(context, body, "ZooKeeperUnreachable", cluster.away, way_out)
+        return _waits(context, body, "ZooKeeperUnreachable", cluster.away)
     try:
         with OperatorClient(around.endpoints, around.security) as brokers:
             view = group_observe.view_group(zookeeper, brokers, wanted)
@@ -83,10 +82,7 @@ def delete(
     try:
         zookeeper.delete_tree(stored(wanted.group))
     except RefusedError as error:
-        text = str(error)
-        if not job_user.may_have_user(context, meta, around):
-            text = f"{text}; {_OR_RETAIN}"
-        refused = status.stalled("ZooKeeperRefuses", text)
+        refused = status.stalled("ZooKeeperRefuses", f"{error}; {_OR_RETAIN}")
         status_update.write_status(context, body, refused, {})
         return WAIT_SECONDS
     if waits := remove_user(context, around, body, meta):
@@ -98,18 +94,25 @@ def delete(
     return OBSERVE_SECONDS
 
 
-_OR_RETAIN: Final = "to let the resource go without its offsets, set spec.deletionPolicy to Retain"
-_OR_UNFINISHED: Final = (
-    "the user that its job may have is removed from there first, whatever spec.deletionPolicy "
-    f"says: if ZooKeeper does not come back, take the finalizer {FINALIZER} away"
+def _why(cluster: ClusterState, rival: str | None) -> str:
+    """Return why what a group has stays that was to be removed."""
+    if rival is not None:
+        return f"{rival} has the same group"
+    if cluster.owner is not Owner.PRESENT:
+        return f"its cluster is {cluster.owner.value}"
+    return "its namespace is being deleted"
+
+
+_OR_RETAIN: Final = (
+    "to let the resource go without waiting for that, set spec.deletionPolicy to Retain"
 )
+# Why a user of a job that is to be removed may stay.
+_LEFT: Final = frozenset({"ZooKeeperUnreachable", "ZooKeeperRefuses"})
 
 
-def _waits(
-    context: ReconcileContext, body: Body, reason: str, text: str, way_out: str = _OR_RETAIN
-) -> float:
+def _waits(context: ReconcileContext, body: Body, reason: str, text: str) -> float:
     """Report what a deletion waits for; return the seconds until the next look."""
-    waiting = status.progressing(reason, f"{text}; {way_out}")
+    waiting = status.progressing(reason, f"{text}; {_OR_RETAIN}")
     status_update.write_status(context, body, waiting, remembered(body))
     return WAIT_SECONDS
 
@@ -117,11 +120,15 @@ def _waits(
 def remove_user(
     context: ReconcileContext, around: GroupContext, body: Body, meta: ResourceMeta
 ) -> float:
-    """Remove the user of a job; return 0, or the seconds until the next try."""
+    """Remove the user of a job; return 0, or the seconds until the next try.
+
+    It is left where it is if the resource is deleted, and says Retain, but ZooKeeper is not there.
+    """
     if not job_user.may_have_user(context, meta, around):
         return 0.0
+    may_stay = meta.deleting and body["spec"].get("deletionPolicy") == "Retain"
     told: tuple[Condition, ...] = (status.paused(True),)
-    if around.cluster.paused:
+    if around.cluster.paused and not (may_stay and around.zookeeper is None):
         text = "the KafkaCluster is paused; the job's user is still there"
         waiting = status.stalled("Paused", text)
     else:
@@ -129,14 +136,23 @@ def remove_user(
             job_user.remove(meta, around)
         except ClientUserError as error:
             text = str(error)
-            if meta.deleting and around.zookeeper is None:
-                text = f"{text}; {_OR_UNFINISHED}"
+            if may_stay and error.reason in _LEFT:
+                _leave_user(context, body, meta, text)
+                return 0.0
+            if meta.deleting and error.reason in _LEFT:
+                text = f"{text}; {_OR_RETAIN}"
             judge = status.progressing if error.waits else status.stalled
             waiting, told = judge(error.reason, text), ()
         else:
             return 0.0
     status_update.write_status(context, body, (*waiting, *told), remembered(body))
     return WAIT_SECONDS
+
+
+def _leave_user(context: ReconcileContext, body: Body, meta: ResourceMeta, why: str) -> None:
+    user = cluster_access.job_user(meta.namespace, meta.name)
+    text = f"what user {user} has in ZooKeeper was not removed: {why}"
+    context.kube.post_event(body, Event("UserAbandoned", text, warning=True))
 
 
 def withdraw_user(context: ReconcileContext, around: GroupContext, meta: ResourceMeta) -> bool:

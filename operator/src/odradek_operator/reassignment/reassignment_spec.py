@@ -12,7 +12,7 @@ from odradek_operator.shared.spec import Body
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentSpec:
-    """A Reassignment as wanted. `topics` None: all."""
+    """A Reassignment as wanted. `topics` None: all. `retains`: its deletion stops nothing."""
 
     cluster: str
     mode: str
@@ -27,6 +27,7 @@ class ReassignmentSpec:
     approved: str | None
     cancel: bool
     lifetime: timedelta | None
+    retains: bool
 
 
 def parse_reassignment(body: Body) -> ReassignmentSpec:
@@ -50,4 +51,5 @@ def parse_reassignment(body: Body) -> ReassignmentSpec:
         approved=spec.get("approvedPlanHash"),
         cancel=spec.get("cancel", False),
         lifetime=timedelta(seconds=lifetime) if lifetime is not None else None,
+        retains=spec.get("deletionPolicy") == "Retain",
     )

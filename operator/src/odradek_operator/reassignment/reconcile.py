@@ -74,6 +74,12 @@ def reconcile(context: ReconcileContext, body: Body, around: ReassignmentContext
         return run.wait("ZnodeUnreadable", f"{error}; {_way_out(error.path)}", stalled=True)
 
 
+_OR_RETAIN: Final = (
+    "to let the resource go, and leave moves and throttle as they are, set spec.deletionPolicy to "
+    "Retain"
+)
+
+
 def _way_out(path: str) -> str:
     if path != znodes.REASSIGN_PARTITIONS_PATH:
         return "mend it"
@@ -107,7 +113,8 @@ class _Pass:
             apply.set_finalizer(self.context, self.body, False)
             return STEADY_SECONDS
         owner = self.around.cluster.owner
-        if self.meta.deleting and (owner is not Owner.PRESENT or self._too_late()):
+        stays = self.wanted.retains or owner is not Owner.PRESENT
+        if self.meta.deleting and (stays or self._too_late()):
             text = "abandoned before completion; throttles may remain set"
             self.context.kube.post_event(self.body, Event("Abandoned", text, warning=True))
             apply.set_finalizer(self.context, self.body, False)
@@ -144,6 +151,8 @@ class _Pass:
             # Whatever moves may go on, and nobody sees how far it is.
             self.flags = replace(self.flags, unseen=(reason, message))
             fields["eta"] = None
+        if self.meta.deleting:
+            message = f"{message}; {_OR_RETAIN}"
         self._report(self.memory.phase or "Pending", reason, message, **fields)
         return WAIT_SECONDS
 
