@@ -111,10 +111,11 @@ def test_deletion_waits_for_zookeeper_until_its_policy_says_retain(
 
 
 def test_group_whose_cluster_is_gone_goes_and_says_what_stays() -> None:
-    for body, left in (
+    cases: list[tuple[dict[str, Any], list[str]]] = [
         (group(deleted=True), ["UserAbandoned"]),
         (resource("ConsumerGroup", "g", deleted=True, clusterRef={"name": "c"}), []),
-    ):
+    ]
+    for body, left in cases:
         body["metadata"]["finalizers"] = [FINALIZER]
         kube = run([body], [secret(body)] if left else [], known())
         found = kube.get("", "ConsumerGroup", "n", "g")

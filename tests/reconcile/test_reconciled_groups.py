@@ -313,6 +313,55 @@ def test_driver_that_waits_for_secrets_which_do_not_exist_says_which() -> None:
     ]
 
 
+def test_executors_that_lack_a_secret_say_so_and_the_driver_with_another_key_too() -> None:
+    task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
+    group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)
+    started = run([group], [cluster()], group_with_offsets())
+    pod = started.get("v1", "Pod", "n", "g-driver")
+    (key,) = started.select("v1", "Secret", "n")
+    assert pod is not None
+    address, began = own_address(), "2026-11-21T11:00:10Z"
+    container = {"name": "driver", "ready": True, "state": {"running": {"startedAt": began}}}
+    pod["metadata"] |= {"uid": "of-driver", "creationTimestamp": "2026-11-21T11:00:05Z"}
+    pod["status"] = {"phase": "Running", "podIP": address, "containerStatuses": [container]}
+    waiting = {
+        "kind": "Pod",
+        "metadata": {
+            "name": "g-exec-1",
+            "namespace": "n",
+            "ownerReferences": [{"kind": "Pod", "name": "g-driver", "uid": "of-driver"}],
+        },
+        "spec": {
+            "nodeName": "node1",
+            "volumes": [{"name": "theirs", "secret": {"secretName": "theirs"}}],
+        },
+        "status": {"phase": "Pending"},
+    }
+
+    def made(second: int) -> dict[str, Any]:
+        when = f"2026-11-21T11:00:{second:02}Z"
+        return {**key, "metadata": {**key["metadata"], "creationTimestamp": when}}
+
+    name = key["metadata"]["name"]
+    way_out = "delete pod g-driver, and the next ones have the same again"
+    whose = f"Secret {name}, which has the key of driver and executors: {way_out}"
+    report = {"state": "Running", "executors": 0, "lastBatchId": 7, "totalLag": 5}
+    cases: list[tuple[list[dict[str, Any]], str]] = [
+        ([], f": somebody deleted {whose}"),
+        ([made(11)], f": somebody made anew {whose}"),
+        # The operator makes it while a driver waits for it.
+        ([made(9)], ""),
+        ([made(4)], ""),
+        ([made(4), waiting], ": they wait for Secrets that do not exist: theirs"),
+    ]
+    for others, why in cases:
+        with reporting(address, report):
+            kube = run([group], [cluster(), pod, *others], group_with_offsets())
+        ready = kube.statuses[-1]["conditions"][0]
+        assert (ready["status"], ready["reason"]) == ("False", "ExecutorsPending")
+        assert ready["message"] == f"0 of 1 executors run{why}"
+
+
 def test_driver_that_waits_gets_the_claim_or_the_key_that_somebody_deleted() -> None:
     task = {"sink": {"console": {}}, "volume": {"size": "1Gi"}}
     group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], job=task)

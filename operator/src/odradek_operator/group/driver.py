@@ -302,13 +302,22 @@ _CONTAINER: Final = "driver"
 
 
 def _terminated(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _state(pod, "terminated")
+
+
+def _state(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     for container in pod.get("status", {}).get("containerStatuses", ()):
         if container.get("name", _CONTAINER) != _CONTAINER:
             continue  # somebody's sidecar
-        ended = container.get("state", {}).get("terminated")
-        if ended:
-            return dict(ended)
+        found = container.get("state", {}).get(name)
+        if found:
+            return dict(found)
     return {}
+
+
+def started_at(pod: Mapping[str, Any]) -> datetime | None:
+    """Return when the container of a driver that runs was started."""
+    return _time(_state(pod, "running").get("startedAt"))
 
 
 def _finished_at(pod: Mapping[str, Any]) -> datetime | None:

@@ -13,7 +13,7 @@ from odradek_operator.shared.apply import GROWN, ReconcileContext
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import Object, belongs_to
-from odradek_operator.shared.spec import Body, ResourceMeta
+from odradek_operator.shared.spec import Body, ResourceMeta, parse_time
 from odradek_operator.shared.status import Condition, Event
 
 
@@ -129,6 +129,33 @@ def why_held(context: ReconcileContext, meta: ResourceMeta, pod: Object) -> str 
         f"somebody deleted the volume claim {name}, whose data goes when the driver ends: save "
         f"what you need, then delete pod {driver_objects.driver_name(meta.name)} yourself"
     )
+
+
+def why_keyless(context: ReconcileContext, meta: ResourceMeta, pod: Object) -> str | None:
+    """Return why new executors cannot talk to a driver that runs: they have not its key.
+
+    Both read it when they start, so a Secret that was made since then has another one.
+    """
+    name = job_account.secret_name(meta)
+    found = context.kube.get("v1", "Secret", meta.namespace, name)
+    if found is None:
+        what = "deleted"
+    elif _is_younger(found, pod):
+        what = "made anew"
+    else:
+        return None
+    return (
+        f"somebody {what} Secret {name}, which has the key of driver and executors: delete pod "
+        f"{driver_objects.driver_name(meta.name)}, and the next ones have the same again"
+    )
+
+
+def _is_younger(secret: Object, pod: Object) -> bool:
+    """Return whether a Secret was made after a driver's pod, and after that was started."""
+    made, began = secret["metadata"].get("creationTimestamp"), drivers.started_at(pod)
+    if made is None or began is None:
+        return False
+    return parse_time(made) > max(parse_time(pod["metadata"]["creationTimestamp"]), began)
 
 
 def _is_missing(context: ReconcileContext, wanted: Object) -> bool:

@@ -225,12 +225,7 @@ def _why_pending(context: ReconcileContext, pod: Object, text: str) -> str:
         return f"{text}; {unbound}"
     if "nodeName" not in pod["spec"] or pending_reason(pod):
         return text
-    space = pod["metadata"]["namespace"]
-    missing = [
-        name
-        for name in pods.mounted_secrets(pod)
-        if context.kube.get("v1", "Secret", space, name) is None
-    ]
+    missing = _missing(context, pod)
     if not missing:
         return text
     return f"the driver waits for Secrets that do not exist: {', '.join(missing)}"
@@ -275,11 +270,36 @@ def _view_job(
     report, obstacle = fetch_report(pod), None
     runs = decision.memory.phase == "Running" and report is not None
     if runs and group_conditions.lacks_executors(task, report or {}):
-        meta = pod["metadata"]
-        found = context.kube.select("v1", "Pod", meta["namespace"], EXECUTORS)
-        mine = (one for one in found if belongs_to(meta["uid"], one))
-        obstacle = next((text for one in mine if (text := pending_reason(one))), None)
+        obstacle = _obstacle(context, spec.parse_meta(body), pod)
     return JobView(report, obstacle, _waited(body, pod, context.now()))
+
+
+def _obstacle(context: ReconcileContext, meta: ResourceMeta, driver: Object) -> str | None:
+    """Return what keeps executors of a running driver from running."""
+    found = context.kube.select("v1", "Pod", meta.namespace, EXECUTORS)
+    mine = [one for one in found if belongs_to(driver["metadata"]["uid"], one)]
+    if text := next((text for one in mine if (text := pending_reason(one))), None):
+        return text
+    if text := driver_effects.why_keyless(context, meta, driver):
+        return text
+    placed = (one for one in mine if "nodeName" in one["spec"] and _is_pending(one))
+    if missing := next((names for one in placed if (names := _missing(context, one))), None):
+        return f"they wait for Secrets that do not exist: {', '.join(missing)}"
+    return None
+
+
+def _is_pending(pod: Object) -> bool:
+    return bool(pod.get("status", {}).get("phase") == "Pending")
+
+
+def _missing(context: ReconcileContext, pod: Object) -> list[str]:
+    """Return the Secrets that a pod mounts and that do not exist."""
+    space = pod["metadata"]["namespace"]
+    return [
+        name
+        for name in pods.mounted_secrets(pod)
+        if context.kube.get("v1", "Secret", space, name) is None
+    ]
 
 
 def _is_outdated(task: JobSpec, decision: drivers.DriverDecision, seen: JobView) -> bool:
