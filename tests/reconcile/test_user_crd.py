@@ -52,6 +52,10 @@ def create(kubectl: Kubectl, body: dict[str, Any]) -> None:
     objects.client(kubectl.kubeconfig).create(kubectl.namespace, body)
 
 
+def password_of(secret: str) -> dict[str, Any]:
+    return {"valueFrom": {"secretKeyRef": {"name": secret, "key": "password"}}}
+
+
 def acl(type_: str = "topic", name: str | None = "t", **fields: Any) -> list[dict[str, Any]]:
     resource = {"type": type_, "name": name} if name is not None else {"type": type_}
     resource |= fields.pop("resource", {})
@@ -65,6 +69,8 @@ def acl(type_: str = "topic", name: str | None = "t", **fields: Any) -> list[dic
         ("spec/authentication/type", "plain", "supported values"),
         ("spec/authentication/type", "tls", "a password goes with scram"),
         ("spec/authentication/password", {"value": "secret"}, "unknown field"),
+        ("spec/authentication/password", password_of("../../other/secrets/s"), "should match"),
+        ("spec/authentication/password", password_of("S"), "should match"),
         ("spec/deletionPolicy", "Protect", "supported values"),
         ("spec/quotas", {"producerByteRate": 0}, "greater than or equal to 1"),
         ("spec/quotas", {"consumerByteRate": -5}, "greater than or equal to 1"),

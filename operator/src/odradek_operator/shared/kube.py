@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -28,6 +29,9 @@ TIMEOUT_SECONDS: Final = 15.0
 # Of the time of a write, until the API server has it.
 CONNECT_SECONDS: Final = 2.0
 _LIST_PAGE: Final = 500
+# A DNS subdomain of RFC 1123.
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 
 PLURALS: Final[Mapping[str, str]] = {
     "KafkaCluster": "kafkaclusters",
@@ -86,7 +90,13 @@ class Kube:
         self.guard = guard
 
     def get(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return an object, or None where there is none."""
+        """Return an object, or None where there is none.
+
+        Names may come from a spec. One that no object can have is not asked for: as a part of the
+        path it could mean another object, in another namespace, too.
+        """
+        if not _NAME.fullmatch(name):
+            return None
         try:
             return self._call("GET", _path(api_version, kind, namespace, name))
         except KubeError as error:
