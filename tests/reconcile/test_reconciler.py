@@ -208,6 +208,29 @@ def test_resources_of_a_cluster_whose_brokers_cannot_be_read_are_not_ready() -> 
         assert "/brokers/ids/0" in told["message"]
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+def test_place_of_znodes_that_no_host_can_have_is_told_by_cluster_and_resources(host: str) -> None:
+    wrong = cluster(zookeeper={"connect": f"{host}:2181"})
+    place: dict[str, Any] = {"clusterRef": {"name": "c"}}
+    kube = run([wrong], [], existing_topic())
+    assert reason(kube, "KafkaCluster", "c") == "InvalidConfig"
+    batch = [
+        resource("Topic", "t", **place),
+        resource("User", "u", authentication={"type": "scram-sha-512"}, **place),
+        resource("ConsumerGroup", "g", **place),
+        resource("Reassignment", "r", mode="PreferredLeader", **place),
+    ]
+    kube = run(batch, [wrong], existing_topic())
+    for body in batch:
+        kind, name = body["kind"], body["metadata"]["name"]
+        assert reason(kube, kind, name) == "ZooKeeperUnreachable", kind
+        found = kube.get("", kind, "n", name)
+        assert found is not None
+        told = condition_of(found["status"], "Ready")
+        assert told is not None
+        assert f"{host} is not a host name" in told["message"]
+
+
 @pytest.mark.parametrize("of_cluster", [False, True])
 @pytest.mark.parametrize("away", [False, True])
 def test_user_that_is_paused_says_so_whatever_else_there_is_to_say(

@@ -103,6 +103,7 @@ def test_trigger_is_a_time_or_available_now(text: str, milliseconds: int | None)
         ({"job__outputMode": "all"}, "job.outputMode 'all'"),
         ({"job__startingOffsets": "yesterday"}, "job.startingOffsets"),
         ({"job__startingOffsets": "2026-11-21T09:00:00"}, "no time zone"),
+        ({"job__startingOffsets": "1969-12-31T23:59:59.999Z"}, "before 1970"),
         ({"job__watermark": {"column": "at", "delay": "soon"}}, "job.watermark.delay"),
         ({"job__watermark": {"delay": "1 minute"}}, "job.watermark.column is missing"),
         ({"job__sink": {}}, "job.sink must be one of"),

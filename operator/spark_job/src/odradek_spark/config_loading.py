@@ -9,7 +9,7 @@ checks the same, but tests and users on laptops write job files by hand.
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -41,6 +41,7 @@ from odradek_spark.config import (
 from odradek_spark.errors import JobError
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TRIGGER = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h)")
 _MEMORY = re.compile(r"([1-9][0-9]*)(Mi|Gi)")
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -208,13 +209,18 @@ def parse_trigger(text: str) -> int | None:
 
 
 def parse_timestamp_ms(text: str) -> int:
-    """Return an RFC 3339 timestamp in milliseconds since the epoch; it must have a time zone."""
+    """Return an RFC 3339 timestamp in milliseconds since the epoch; it must have a time zone.
+
+    Negative ones would mean the end of a log, or its beginning.
+    """
     try:
         moment = datetime.fromisoformat(text.upper())
     except ValueError as error:
         raise JobConfigError(f"job.startingOffsets: {error}") from error
     if moment.tzinfo is None:
         raise JobConfigError(f"job.startingOffsets: {text} has no time zone")
+    if moment < _EPOCH:
+        raise JobConfigError(f"job.startingOffsets: {text} is before 1970; write earliest")
     return int(moment.timestamp() * 1000)
 
 

@@ -318,7 +318,9 @@ def _refuse(
 
 def _seen_without(context: ReconcileContext, body: Body, meta: ResourceMeta) -> dict[str, Any]:
     """Return what is seen of the brokers of a cluster whose spec is invalid."""
-    wanted = cluster_spec.parse_cluster(cluster_spec.without_faults(body))
+    wanted = cluster_spec.read_without_faults(body)
+    if wanted is None:
+        return _unseen(body)
     live_sets = _live_sets(context, meta, wanted)
     try:
         znodes = _read_znodes(context, body, wanted, fresh=False)

@@ -169,9 +169,15 @@ class Reconciler:
         try:
             wanted = cluster_spec.parse_cluster(body)
             valid = wanted.default_replication_factor <= wanted.fewest_nodes
-        except spec.InvalidSpec:
+        except spec.InvalidSpec as error:
             # Its brokers may still run with the previous configuration, which is not known here.
-            wanted, valid = cluster_spec.parse_cluster(cluster_spec.without_faults(body)), False
+            found = cluster_spec.read_without_faults(body)
+            if found is None:
+                paused = bool(body["spec"].get("paused"))
+                away = f"the spec of KafkaCluster {name} is invalid: {error.message}"
+                state = ClusterState(owner, paused=paused, reachable=False, away=away)
+                return _ClusterContext(state, body, namespace=namespace)
+            wanted, valid = found, False
         state = ClusterState(owner, paused=wanted.paused, reachable=False, wanted=wanted.brokers)
         access = cluster_access.of_cluster(name, wanted)
         try:
@@ -220,8 +226,8 @@ class Reconciler:
         found = _ClusterContext(ClusterState(Owner.NOT_PERMITTED))
         if body is None:
             return found
-        wanted = cluster_spec.parse_cluster(cluster_spec.without_faults(body))
-        if wanted.listeners:
+        wanted = cluster_spec.read_without_faults(body)
+        if wanted is not None and wanted.listeners:
             with contextlib.suppress(UnreachableError):
                 zookeeper = zookeeper_login.connected(self.context, body, wanted)
                 found = replace(found, zookeeper=zookeeper)

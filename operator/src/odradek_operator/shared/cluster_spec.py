@@ -187,8 +187,18 @@ class ClusterSpec:
         return not min_isr <= factor <= self.fewest_nodes
 
 
-def without_faults(body: Body) -> Body:
-    """Return a KafkaCluster without what can be invalid in it: where its znodes are stays known."""
+def read_without_faults(body: Body) -> ClusterSpec | None:
+    """Read a KafkaCluster whose spec is invalid: where its znodes are stays known.
+
+    None: that is what is wrong with it.
+    """
+    try:
+        return parse_cluster(_without_faults(body))
+    except InvalidSpec:
+        return None
+
+
+def _without_faults(body: Body) -> Body:
     wanted = body["spec"]
     brokers = {name: value for name, value in wanted["brokers"].items() if name != "config"}
     listeners = [
