@@ -122,7 +122,7 @@ def test_group_whose_cluster_is_gone_goes_and_says_what_stays() -> None:
         assert found is not None
         assert found["metadata"]["finalizers"] == []
         assert [one.reason for one in kube.told] == left
-        assert all("its cluster is gone" in one.message for one in kube.told)
+        assert all("its cluster is not there" in one.message for one in kube.told)
 
 
 class Refusing(MemoryZooKeeper):

@@ -7,6 +7,7 @@ between are computed again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 LARGEST: Final = 1024
 LARGEST_INT64: Final = 2**63 - 1
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Offsets = Mapping[TopicPartition, int]
@@ -55,10 +57,8 @@ def parse(raw: Mapping[str, Any]) -> Reset:
     strategy, text = raw["strategy"], raw.get("value", "")
     request = Reset(raw["requestId"], strategy, raw.get("dryRun", False))
     if strategy in ("Shift", "Offset"):
-        try:
-            number = int(text)
-        except ValueError:
-            number = None
+        # Python reads more than that: 1_0, and digits of other scripts.
+        number = int(text) if _NUMBER.fullmatch(text) else None
         if number is None or (strategy == "Offset" and number < 0):
             kind = "an offset" if strategy == "Offset" else "a number of records"
             raise InvalidSpec("InvalidReset", f"reset.value {text!r} is not {kind}")

@@ -54,7 +54,7 @@ class Owner(Enum):
 
     PRESENT = "present"
     TERMINATING = "terminating"
-    GONE = "gone"
+    GONE = "not there"
     CONFLICTED = "in conflict with an older one"
     NOT_PERMITTED = "not there, or does not name this namespace in spec.jobs.allowedNamespaces"
     UNWATCHED = "in a namespace that this operator may not read"
