@@ -280,6 +280,7 @@ def kubectl(api: ApiServer) -> Kubectl:
         (GROUP, "spec/job/env", [{"name": "A"}, {"name": "A"}]),
         (GROUP, "spec/job/env", [{"name": "A", "value": "1", "valueFrom": {}}]),
         (GROUP, "spec/job/secretRefs", ["s3"]),
+        (GROUP, "spec/job/secretRefs", [{"name": "../auth"}]),
         (GROUP, "spec/job/template", {"metadata": {"labels": {"a": 1}}}),
         (GROUP, "spec/job/template", {"metadata": {"labels": {"a": "the logs"}}}),
         (GROUP, "spec/job/template", {"metadata": {"annotations": {"a b": "1"}}}),

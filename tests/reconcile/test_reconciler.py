@@ -172,6 +172,20 @@ def test_reassignment_and_group_that_cannot_be_written_say_so() -> None:
     assert reason(kube, "ConsumerGroup", "g") == "ZooKeeperRefuses"
 
 
+def test_reset_that_cannot_be_written_says_so() -> None:
+    request = {"requestId": "1", "strategy": "Earliest"}
+    group = resource("ConsumerGroup", "g", clusterRef={"name": "c"}, topics=["t"], reset=request)
+    begun = {"requestId": "1", "phase": "Applying", "after": {"t-0": "0"}, "topics": {"t": "77"}}
+    kube = run([group | {"status": {"lastReset": begun}}], [cluster()], refusing())
+    told = kube.statuses[-1]
+    assert reason(kube, "ConsumerGroup", "g") == "ZooKeeperRefuses"
+    stalled = condition_of(told, "Stalled")
+    assert stalled is not None
+    assert stalled["status"] == "True"
+    # It goes on as it was begun.
+    assert told["lastReset"] == begun
+
+
 def test_cluster_whose_settings_cannot_be_written_is_not_ready() -> None:
     wanted = cluster(config={"log.retention.ms": "5"})
     zookeeper = refusing()

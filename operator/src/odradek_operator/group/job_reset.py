@@ -17,7 +17,7 @@ from odradek_operator.shared.broker_client import BrokerError, OperatorClient
 from odradek_operator.shared.objects import Object
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.views import Owner
-from odradek_operator.shared.zookeeper import UnreachableError
+from odradek_operator.shared.zookeeper import RefusedError, UnreachableError
 
 
 def reconcile(run: JobRun, body: Body, request: Reset) -> float:
@@ -31,6 +31,8 @@ def reconcile(run: JobRun, body: Body, request: Reset) -> float:
         return run.reconcile(body)
     try:
         outcome = _next_step(run, body, request, pod)
+    except RefusedError as error:
+        outcome = Outcome(problem=status.stalled("ZooKeeperRefuses", str(error)))
     except UnreachableError as error:
         outcome = reset_step.waits("ZooKeeperUnreachable", str(error))
     except BrokerError as error:

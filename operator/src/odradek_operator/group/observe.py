@@ -31,7 +31,7 @@ from odradek_operator.shared.cluster_access import ClusterAccess
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import ClusterState, Owner, TopicView
-from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
+from odradek_operator.shared.zookeeper import RefusedError, UnreachableError, ZooKeeper
 from odradek_operator.shared.zookeeper_login import ClientFiles
 
 OBSERVE_SECONDS: Final = 15.0
@@ -105,6 +105,9 @@ def reconcile(
                     fields["lastReset"] = outcome.last
                 status_update.write_status(context, body, told, fields, outcome.events)
                 return OBSERVE_SECONDS if outcome.problem else 0.0
+    except RefusedError as error:
+        refused = status.stalled("ZooKeeperRefuses", str(error))
+        return _waits(context, body, wanted, refused, WAIT_SECONDS)
     except UnreachableError as error:
         waiting = status.progressing("ZooKeeperUnreachable", str(error))
         return _waits(context, body, wanted, waiting, WAIT_SECONDS)

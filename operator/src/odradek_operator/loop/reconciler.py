@@ -48,7 +48,7 @@ from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import API_VERSION, Body, ClusterKey
 from odradek_operator.shared.store import ResourceKey, ResourceStore
 from odradek_operator.shared.views import ClusterState, Owner
-from odradek_operator.shared.zookeeper import UnreachableError, ZooKeeper
+from odradek_operator.shared.zookeeper import RefusedError, UnreachableError, ZooKeeper
 from odradek_operator.shared.zookeeper_login import ClientFiles, CredentialsError
 from odradek_operator.topic import batch as topic_batch
 from odradek_operator.topic.table import TableContext
@@ -186,7 +186,7 @@ class Reconciler:
             registered = observe.brokers(zookeeper.cached)
         except UnreachableError as error:
             log.info("failed to read brokers of %s/%s: %s; retrying", namespace, name, error)
-            if isinstance(error, CredentialsError):
+            if isinstance(error, CredentialsError | RefusedError):
                 state = replace(state, away=str(error))
             return _ClusterContext(state, body, namespace=namespace, access=access, wanted=wanted)
         except ZnodeError as error:
