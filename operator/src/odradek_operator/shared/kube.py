@@ -92,10 +92,10 @@ class Kube:
     def get(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         """Return an object, or None where there is none.
 
-        Names may come from a spec. One that no object can have is not asked for: as a part of the
-        path it could mean another object, in another namespace, too.
+        Names and namespaces may come from a spec. One that no object can have is not asked for: as
+        a part of the path it could mean another object, in another namespace, too.
         """
-        if not _NAME.fullmatch(name):
+        if not (_NAME.fullmatch(name) and (not namespace or _NAME.fullmatch(namespace))):
             return None
         try:
             return self._call("GET", _path(api_version, kind, namespace, name))
