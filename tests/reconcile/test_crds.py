@@ -240,9 +240,11 @@ def kubectl(api: ApiServer) -> Kubectl:
         (GROUP, "spec/group", "a b"),
         (GROUP, "spec/topicPattern", "t.*"),
         (GROUP, "spec/topics", REMOVE),
+        (GROUP, "spec/topics", ["t", ".."]),
         (GROUP, "spec/offsetStore", "File"),
         (GROUP, "spec/job/sink", {}),
         (GROUP, "spec/job/sink", {"console": {}, "topic": {"name": "t"}}),
+        (GROUP, "spec/job/sink", {"topic": {"name": "."}}),
         (GROUP, "spec/job/sink", {"parquet": {}}),
         (GROUP, "spec/job/sink", {"jdbc": {"url": "http://x", "table": "t"}}),
         (
