@@ -17,7 +17,10 @@ INVALID_JOB: Final = "InvalidJob"
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """A ConsumerGroup as wanted. `cluster` is the name, with the namespace if that is another."""
+    """A ConsumerGroup as wanted. `cluster` is the name, with the namespace if that is another.
+
+    `deletion_policy` None: offsets stay, as with Retain, but the user of a job must be removed.
+    """
 
     cluster: str
     group: str
@@ -27,7 +30,7 @@ class GroupSpec:
     job: JobSpec | None
     max_lag: int | None
     max_lag_seconds: int | None
-    deletion_policy: str
+    deletion_policy: str | None
     reset: Mapping[str, Any] | None
 
 
@@ -54,7 +57,7 @@ def parse_group(body: Body) -> GroupSpec:
         job=_parse_job(spec["job"]) if "job" in spec else None,
         max_lag=slo.get("maxLag"),
         max_lag_seconds=slo.get("maxLagSeconds"),
-        deletion_policy=spec.get("deletionPolicy", "Retain"),
+        deletion_policy=spec.get("deletionPolicy"),
         reset=dict(spec["reset"]) if "reset" in spec else None,
     )
 
