@@ -314,6 +314,60 @@ def test_bytes_that_are_not_the_payload_are_refused(
         decode("/some/path", data)
 
 
+BEYOND_INT = b"2147483648"
+
+
+@pytest.mark.parametrize(
+    ("decode", "data"),
+    [
+        (znodes.decode_broker, b'{"version":1,"host":"h","port":2147483648,"jmx_port":1}'),
+        (znodes.decode_broker, BROKER.replace(b"//h:9092", b"//h:2147483648")),
+        (znodes.decode_broker, BROKER.replace(b"//h:9092", b"//h:" + b"9" * 20)),
+        (znodes.decode_topic, b'{"version":1,"partitions":{"0":[1,2147483648]}}'),
+        (znodes.decode_topic, b'{"version":1,"partitions":{"2147483648":[1]}}'),
+        (znodes.decode_state, STATE.replace(b'"leader":1', b'"leader":2147483648')),
+        (znodes.decode_state, STATE.replace(b'"leader_epoch":0', b'"leader_epoch":2147483648')),
+        (znodes.decode_state, STATE.replace(b"[1,2]", b"[1,-2147483649]")),
+        (znodes.decode_controller, b'{"version":1,"brokerid":2147483648,"timestamp":"1"}'),
+        (znodes.decode_controller_epoch, BEYOND_INT),
+        (
+            znodes.decode_isr_change,
+            b'{"version":1,"partitions":[{"topic":"t","partition":2147483648}]}',
+        ),
+        (znodes.decode_log_dir_event, b'{"version":1,"broker":2147483648,"event":1}'),
+        (consumers.decode_offset, b"9223372036854775808"),
+    ],
+)
+def test_numbers_that_no_answer_can_hold_are_refused(
+    decode: Callable[[str, bytes], object], data: bytes
+) -> None:
+    """One of a single znode would end every answer that has to tell it."""
+    with pytest.raises(ZnodeError, match="/brokers/ids/1"):
+        decode("/brokers/ids/1", data)
+
+
+def test_the_largest_numbers_are_read() -> None:
+    assert consumers.decode_offset("/o", b"9223372036854775807") == 2**63 - 1
+    state = STATE.replace(b'"leader_epoch":0', b'"leader_epoch":2147483647')
+    assert znodes.decode_state("/s", state).leader_epoch == 2**31 - 1
+    with pytest.raises(ZnodeError, match="2147483648 is not an integer of 32 bits"):
+        znodes.decode_broker("/brokers/ids/2147483648", BROKER)
+
+
+def test_text_that_no_answer_can_hold_is_refused() -> None:
+    """JSON may name half of a pair of surrogates."""
+    data = b'{"version":1,"config":{"a":"%s"}}'
+    pair = data % b"\\ud83d\\ude00"
+    assert znodes.decode_config("/c", pair) == {"a": "\U0001f600"}
+    with pytest.raises(ZnodeError, match="surrogates not allowed"):
+        znodes.decode_config("/c", data % b"\\ud83d")
+
+
+def test_only_plain_numbers_are_ids_of_brokers() -> None:
+    names = ["0", "12", "2147483647", "2147483648", "²", "٣", "07", "-1", "a", "", "9" * 5000]
+    assert znodes.broker_ids(names) == [0, 12, 2**31 - 1]
+
+
 def test_parents_come_before_children_in_persistent_paths_when_created_recursively() -> None:
     assert len(set(znodes.PERSISTENT_PATHS)) == 13
     assert "/latest_producer_id_block" in znodes.PERSISTENT_PATHS

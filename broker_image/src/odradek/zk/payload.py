@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _LONGEST_INTEGER = 19  # digits of the largest 64-bit number
+_INT32 = range(-(2**31), 2**31)
+_INT64 = range(-(2**63), 2**63)
 
 
 class ZnodeError(ValueError):
@@ -40,12 +42,22 @@ def parse_text(path: str, data: bytes | None) -> str:
 
 
 def parse_integer(path: str, data: bytes | None) -> int:
-    """Return the payload read as one decimal integer."""
+    """Return the payload read as one decimal integer of 64 bits."""
     text = parse_text(path, data)
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_INTEGER):
-        raise ZnodeError(path, f"{text[:40]!r} is not a decimal integer")
-    return int(text)
+    if digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_INTEGER:
+        number = int(text)
+        if number in _INT64:
+            return number
+    raise ZnodeError(path, f"{text[:40]!r} is not a decimal integer")
+
+
+def parse_int32(path: str, data: bytes | None) -> int:
+    """Return the payload read as one decimal integer of 32 bits."""
+    number = parse_integer(path, data)
+    if number not in _INT32:
+        raise ZnodeError(path, f"{number} is not an integer of 32 bits")
+    return number
 
 
 class Fields:
@@ -65,6 +77,9 @@ class Fields:
         text = parse_text(path, data)
         try:
             values = json.loads(text)
+            if "\\u" in text:
+                # It may name half of a pair of surrogates, which no answer can hold.
+                json.dumps(values, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             raise ZnodeError(path, f"is not JSON: {error}") from error
         return cls(path, values)
@@ -83,12 +98,21 @@ class Fields:
         return version
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Return an integer; a string of digits counts, as some writers quote numbers."""
+        """Return an integer of 64 bits. A string of digits counts: some writers quote numbers."""
         value = self._get(name, default)
         if isinstance(value, str):
             return parse_integer(f"{self._path} field {name}", value.encode())
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, bool) or not isinstance(value, int) or value not in _INT64:
             raise self._wrong(name, "an integer", value)
+        return value
+
+    def int32(self, name: str, default: int | None = None) -> int:
+        """Return an integer of 32 bits, which the protocol has for ids, epochs and ports: one
+        beyond could not be told to any client or broker.
+        """
+        value = self.integer(name, default)
+        if value not in _INT32:
+            raise self._wrong(name, "an integer of 32 bits", value)
         return value
 
     def string(self, name: str, default: str | None = None) -> str:
@@ -105,10 +129,11 @@ class Fields:
         return self.string(name) if name in self else None
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """Return a list of integers."""
+        """Return a list of integers of 32 bits."""
         value = self._get(name, None)
         if not isinstance(value, list) or any(
-            isinstance(item, bool) or not isinstance(item, int) for item in value
+            isinstance(item, bool) or not isinstance(item, int) or item not in _INT32
+            for item in value
         ):
             raise self._wrong(name, "a list of integers", value)
         return tuple(value)
@@ -149,7 +174,7 @@ class Fields:
         inner = self.nested(name)
         found = {}
         for key in inner:
-            partition = parse_integer(f"{self._path} field {name}", key.encode())
+            partition = parse_int32(f"{self._path} field {name}", key.encode())
             if partition < 0:
                 raise ZnodeError(self._path, f"partition {partition} in {name} is negative")
             found[partition] = inner.integers(key)

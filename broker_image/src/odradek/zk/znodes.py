@@ -36,7 +36,7 @@ from odradek.values import (
     LeaderEpoch,
     TopicPartition,
 )
-from odradek.zk.payload import Fields, dump, parse_integer
+from odradek.zk.payload import Fields, dump, parse_int32, parse_integer
 from odradek.zk.payload import ZnodeError as ZnodeError
 
 BROKER_IDS_PATH = "/brokers/ids"
@@ -85,6 +85,7 @@ def parse_sequence(name: str, prefix: str) -> int:
 
 # --- /brokers/ids/N ---------------------------------------------------------------------------
 
+_BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 _ENDPOINT = re.compile(r"([^:/]+)://\[?([0-9a-zA-Z\-._:%]*)\]?:(-?[0-9]+)")
 
 
@@ -125,6 +126,12 @@ def broker_path(broker_id: int) -> str:
     return f"{BROKER_IDS_PATH}/{broker_id}"
 
 
+def broker_ids(names: Iterable[str]) -> list[BrokerId]:
+    """Return the ids among the children of /brokers/ids; others are no names of brokers."""
+    found = (int(name) for name in names if _BROKER_ID.fullmatch(name))
+    return [BrokerId(number) for number in found if number < 2**31]
+
+
 def encode_broker(registration: BrokerRegistration) -> bytes:
     """Return version 4 of the registration (KIP-103).
 
@@ -154,10 +161,10 @@ def decode_broker(path: str, data: bytes | None) -> BrokerRegistration:
     """Read versions 1 to 5; versions 1 and 2 have one plain listener, 3 no listener names."""
     fields = Fields.parse(path, data)
     version = fields.require_version(1, 2, 3, 4, 5)
-    broker_id = BrokerId(parse_integer(path, path.rpartition("/")[2].encode()))
+    broker_id = BrokerId(parse_int32(path, path.rpartition("/")[2].encode()))
     if version < 3:
         endpoints: tuple[BrokerEndpoint, ...] = (
-            BrokerEndpoint("PLAINTEXT", fields.string("host"), fields.integer("port")),
+            BrokerEndpoint("PLAINTEXT", fields.string("host"), fields.int32("port")),
         )
     else:
         protocols = (
@@ -186,7 +193,7 @@ def _decode_endpoint(path: str, text: str, protocols: Mapping[str, str]) -> Brok
     protocol = protocols.get(listener, listener)
     if protocol not in SECURITY_PROTOCOLS:
         raise ZnodeError(path, f"listener {listener} has unknown security protocol {protocol!r}")
-    return BrokerEndpoint(listener, host, int(port), protocol)
+    return BrokerEndpoint(listener, host, parse_int32(path, port.encode()), protocol)
 
 
 # --- /brokers/topics/T ------------------------------------------------------------------------
@@ -321,10 +328,10 @@ def decode_state(path: str, data: bytes | None) -> PartitionState:
     fields = Fields.parse(path, data)
     fields.require_version(1)
     return PartitionState(
-        leader=BrokerId(fields.integer("leader")),
-        leader_epoch=LeaderEpoch(fields.integer("leader_epoch")),
+        leader=BrokerId(fields.int32("leader")),
+        leader_epoch=LeaderEpoch(fields.int32("leader_epoch")),
         isr=tuple(map(BrokerId, fields.integers("isr"))),
-        controller_epoch=ControllerEpoch(fields.integer("controller_epoch")),
+        controller_epoch=ControllerEpoch(fields.int32("controller_epoch")),
     )
 
 
@@ -366,7 +373,7 @@ def encode_controller(claim: ControllerClaim) -> bytes:
 def decode_controller(path: str, data: bytes | None) -> ControllerClaim:
     """Read who is controller."""
     fields = Fields.parse(path, data)
-    return ControllerClaim(BrokerId(fields.integer("brokerid")), fields.integer("timestamp", 0))
+    return ControllerClaim(BrokerId(fields.int32("brokerid")), fields.integer("timestamp", 0))
 
 
 def encode_controller_epoch(epoch: int) -> bytes:
@@ -376,7 +383,7 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 def decode_controller_epoch(path: str, data: bytes | None) -> ControllerEpoch:
     """Read the controller epoch."""
-    return ControllerEpoch(parse_integer(path, data))
+    return ControllerEpoch(parse_int32(path, data))
 
 
 # --- /config ----------------------------------------------------------------------------------
@@ -513,7 +520,7 @@ def decode_partitions(path: str, data: bytes | None) -> tuple[TopicPartition, ..
 
 
 def _decode_partition(entry: Fields) -> TopicPartition:
-    return TopicPartition(entry.string("topic"), entry.integer("partition"))
+    return TopicPartition(entry.string("topic"), entry.int32("partition"))
 
 
 encode_preferred_election = encode_partitions
@@ -538,4 +545,4 @@ def decode_log_dir_event(path: str, data: bytes | None) -> BrokerId:
     fields.require_version(1)
     if fields.integer("event") != LOG_DIR_FAILED_EVENT:
         raise ZnodeError(path, f"event {fields.integer('event')} is unknown")
-    return BrokerId(fields.integer("broker"))
+    return BrokerId(fields.int32("broker"))

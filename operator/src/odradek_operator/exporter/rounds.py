@@ -220,7 +220,7 @@ def _endpoints(
     zookeeper: ZooKeeper, failures: Failures, listener: str | None
 ) -> dict[int, tuple[str, int]]:
     names = zookeeper.children([znodes.BROKER_IDS_PATH])[znodes.BROKER_IDS_PATH] or ()
-    found = zookeeper.read(znodes.broker_path(int(name)) for name in names if name.isdigit())
+    found = zookeeper.read(map(znodes.broker_path, znodes.broker_ids(names)))
     registered = {}
     for path, znode in found.items():
         try:

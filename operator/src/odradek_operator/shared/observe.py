@@ -19,7 +19,7 @@ from odradek_operator.shared.zookeeper import ZnodeReader
 def brokers(zookeeper: ZnodeReader) -> dict[BrokerId, BrokerRegistration]:
     """Return the registered brokers."""
     names = zookeeper.children([znodes.BROKER_IDS_PATH])[znodes.BROKER_IDS_PATH] or []
-    found = zookeeper.read(znodes.broker_path(int(name)) for name in names if name.isdigit())
+    found = zookeeper.read(map(znodes.broker_path, znodes.broker_ids(names)))
     registered = (znodes.decode_broker(path, one.data) for path, one in found.items() if one)
     return {one.broker_id: one for one in registered}
 
