@@ -174,6 +174,22 @@ def test_damaged_snapshots_cost_nothing_but_a_scan(partition: Partition, log: Lo
     assert send(log, 20).base_offset == 20
 
 
+def test_a_snapshot_with_a_name_that_no_broker_gives_is_left_alone(
+    partition: Partition, log: Log
+) -> None:
+    for number in range(20):
+        send(log, number)
+    partition.close(log)
+    for path in partition.folder.glob("*.snapshot"):
+        path.unlink()
+    stranger = partition.folder / "19.snapshot"
+    stranger.write_bytes(b"")
+    log = partition.open(clean=True)
+    assert send(log, 19).duplicate
+    assert send(log, 20).base_offset == 20
+    assert stranger.exists()
+
+
 def test_truncation_forgets_what_was_cut(partition: Partition, log: Log) -> None:
     for number in range(20):
         send(log, number)

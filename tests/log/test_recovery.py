@@ -186,8 +186,11 @@ def test_interrupted_deletions_and_compactions_are_tidied(partition: Partition) 
     (partition.folder / (second.name + ".cleaned")).write_bytes(b"x")
     third.rename(third.with_name(third.name + ".swap"))
     (partition.folder / "00000000000000099999.index").write_bytes(b"orphan")
+    stranger = partition.folder / f"{int(third.stem)}.log"
+    stranger.write_bytes(b"INFO up")
     log = partition.open(clean=True)
     assert everything(log) == known
+    assert stranger.exists()
     assert not [path for path in partition.folder.iterdir() if path.suffix in (".deleted", ".swap")]
     assert not (partition.folder / "00000000000000099999.index").exists()
 

@@ -39,6 +39,7 @@ from odradek.log.records.batch import (
 )
 from odradek.log.records.contents import Marker
 from odradek.log.segment import files
+from odradek.log.segment.names import base_offset_of
 from odradek.log.segment.transaction_index import AbortedTxn
 from odradek.protocol.errors import ErrorCode, KafkaError
 
@@ -534,8 +535,9 @@ def snapshot_offsets(names: Iterable[str]) -> list[int]:
     offsets = []
     for name in names:
         stem, suffix = os.path.splitext(name)
-        if suffix == SNAPSHOT_SUFFIX and stem.isdecimal():
-            offsets.append(int(stem))
+        offset = base_offset_of(stem)
+        if suffix == SNAPSHOT_SUFFIX and offset is not None:
+            offsets.append(offset)
     return sorted(offsets)
 
 

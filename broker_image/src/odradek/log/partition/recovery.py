@@ -422,8 +422,8 @@ def _finish_swap(log: Log, base: int, report: Report) -> None:
         swap.recover(on_batch)
     for name in list_names(log.directory):
         stem, suffix = os.path.splitext(name)
-        covered = stem.isdecimal() and suffix in SEGMENT_SUFFIXES
-        if covered and base <= int(stem) < max(end, base + 1):
+        covered = base_offset_of(stem) if suffix in SEGMENT_SUFFIXES else None
+        if covered is not None and base <= covered < max(end, base + 1):
             remove_if_there(os.path.join(log.directory, name))
     # A torn index of aborted transactions: the batches are read for it, by the next start if this
     # one breaks off.
