@@ -1,6 +1,10 @@
 """The Kubernetes objects and files that a resource becomes."""
 
 import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -12,9 +16,9 @@ from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster import settings
 from odradek_operator.cluster.objects import Budget
 from odradek_operator.group import driver as group_driver
-from odradek_operator.group import driver_objects, group_spec
+from odradek_operator.group import driver_objects, group_spec, report
 from odradek_operator.group.driver_objects import Addresses
-from odradek_operator.group.report import read_report
+from odradek_operator.group.report import fetch_report, read_report
 from odradek_operator.runtime import read_settings
 from odradek_operator.shared import cluster_spec, kube, spec
 from odradek_operator.shared.apply import Platform
@@ -507,8 +511,58 @@ def test_report_of_a_driver_is_believed_only_where_the_types_are_right() -> None
     assert read_report({"worstPartitions": [placed, *strange, old]}) == {
         "worstPartitions": [placed, old]
     }
+    beyond = [{**old, "lagSeconds": float("nan")}, {**placed, "lag": 2**63}]
+    assert read_report({"worstPartitions": beyond}) == {"worstPartitions": []}
+    for seconds in (float("nan"), float("inf"), 1e300, 10**400, -(2**64)):
+        assert read_report({"maxLagSeconds": seconds, "totalLag": 2**63}) == {}
     assert read_report({"worstPartitions": [placed] * 11}) == {"worstPartitions": [placed] * 10}
     assert read_report({"worstPartitions": placed}) == {}
+
+
+@contextmanager
+def answering(monkeypatch: pytest.MonkeyPatch, *pieces: bytes) -> Iterator[dict[str, Any]]:
+    """Yield a pod whose driver answers each request with these bytes, the last over and over."""
+    over = threading.Event()
+
+    def answer(server: socket.socket) -> None:
+        with server.accept()[0] as peer, suppress(OSError):
+            peer.recv(4096)
+            for piece in pieces:
+                peer.sendall(piece)
+            while len(pieces) > 1 and not over.wait(0.01):
+                peer.sendall(pieces[-1])
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setattr(driver_objects, "METRICS_PORT", server.getsockname()[1])
+        thread = threading.Thread(target=answer, args=(server,))
+        thread.start()
+        try:
+            yield {"status": {"podIP": "127.0.0.1", "phase": "Running"}}
+        finally:
+            over.set()
+            thread.join()
+
+
+def test_a_driver_that_never_ends_its_answer_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each byte comes before the time-out of the socket."""
+    monkeypatch.setattr(report, "_REPORT_SECONDS", 0.3)
+    for head in (b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n["):
+        with answering(monkeypatch, head, b"1") as pod:
+            assert fetch_report(pod) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 60_000, b'{"a":' * 12_000, b"{", b"\xff", b"[1]"],
+    ids=["many lists", "many objects", "cut off", "no text", "no object"],
+)
+def test_a_driver_whose_answer_is_no_report_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    with answering(monkeypatch, b"HTTP/1.1 200 OK\r\n\r\n" + body) as pod:
+        assert fetch_report(pod) is None
 
 
 @pytest.mark.parametrize(
