@@ -67,6 +67,16 @@ def test_a_lost_checkpoint_of_log_start_offsets_is_written_again(
     assert checkpoints.read_offsets(str(path)) == {("t", 0): 1}
 
 
+def test_an_offset_that_no_answer_can_hold_damages_its_checkpoint(tmp_path: Path) -> None:
+    path = str(tmp_path / checkpoints.LOG_START_OFFSETS)
+    largest = {TopicPartition("t", 0): 2**63 - 1}
+    checkpoints.write_offsets(path, largest)
+    assert checkpoints.read_offsets(path) == largest
+    checkpoints.write_offsets(path, {TopicPartition("t", 0): 2**63})
+    with pytest.raises(checkpoints.CorruptCheckpointError):
+        checkpoints.read_offsets(path)
+
+
 def test_high_watermarks_are_kept_per_directory(make: Make, tmp_path: Path) -> None:
     manager = make()
     for partition in range(2):

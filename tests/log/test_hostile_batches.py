@@ -129,6 +129,35 @@ def test_a_batch_that_was_accepted_can_be_read_whatever_its_headers(tmp_path: Pa
     assert [one.value for one in read_all(log)] == [b"newer"]
 
 
+def far_record() -> bytes:
+    """Return a batch of one record whose offset is far beyond what an answer can hold."""
+    record = bytearray(2)  # attributes, and no time after the first record's
+    for value in (2**68, -1, -1, 0):
+        records._put_varint(record, value)
+    body = bytearray()
+    records._put_varint(body, len(record))
+    header = codec.parse(records.make([(b"", b"")], START_MS))
+    return codec.seal(header, body + record)
+
+
+def test_a_record_whose_offset_is_beyond_int32_cannot_be_read(tmp_path: Path) -> None:
+    """Kafka cannot, either. Lookups by time would answer with an offset beyond int64."""
+    log = Partition(tmp_path / "topic-0", TopicConfig()).open(clean=True)
+    log.append_as_leader(far_record(), 0)
+    log.high_watermark = log.log_end_offset
+    with pytest.raises(KafkaError) as caught:
+        log.reader.offset_for_timestamp(START_MS)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_compacted_topic_takes_no_record_whose_offset_is_beyond_int32(tmp_path: Path) -> None:
+    compacted = TopicConfig(cleanup_policy=("compact",))
+    log = Partition(tmp_path / "topic-0", compacted).open(clean=True)
+    with pytest.raises(KafkaError) as caught:
+        log.append_as_leader(far_record(), 0)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
 def test_compaction_keeps_headers_as_they_are(tmp_path: Path) -> None:
     log = Partition(tmp_path / "topic-0", TopicConfig(cleanup_policy=("compact",))).open(clean=True)
     headers = (("a", b"1"), ("", None), ("a", b""))

@@ -189,3 +189,13 @@ def test_no_beginning_of_a_checkpoint_passes_for_a_whole_one(tmp_path: Path) -> 
             checkpoints.read_epochs(str(path))
     path.write_bytes(whole)
     assert checkpoints.read_epochs(str(path)) == [(0, 0), (5, 1234)]
+
+
+@pytest.mark.parametrize("entry", [(2**31, 0), (0, 2**63), (0, 10**30)])
+def test_a_checkpoint_with_numbers_that_no_answer_can_hold_is_damaged(
+    tmp_path: Path, entry: tuple[int, int]
+) -> None:
+    path = tmp_path / CHECKPOINT
+    path.write_bytes(checkpoints.format_epochs([entry]))
+    with pytest.raises(checkpoints.CorruptCheckpointError):
+        checkpoints.read_epochs(str(path))

@@ -33,6 +33,8 @@ META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 _VERSION = "0"
+_LARGEST_EPOCH = properties.INT_MAX
+_LARGEST_OFFSET = properties.LONG_MAX
 
 
 class CorruptCheckpointError(Exception):
@@ -46,7 +48,8 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
     rows = _read(path, 3) or ()
     try:
         return {
-            TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in rows
+            TopicPartition(topic, int(partition)): _number(offset, _LARGEST_OFFSET)
+            for topic, partition, offset in rows
         }
     except ValueError as error:
         raise CorruptCheckpointError(f"{path}: {error}") from error
@@ -66,7 +69,10 @@ def read_epochs(path: str) -> list[tuple[int, int]] | None:
     if rows is None:
         return None
     try:
-        return [(int(epoch), int(offset)) for epoch, offset in rows]
+        return [
+            (_number(epoch, _LARGEST_EPOCH), _number(offset, _LARGEST_OFFSET))
+            for epoch, offset in rows
+        ]
     except ValueError as error:
         raise CorruptCheckpointError(f"{path}: {error}") from error
 
@@ -79,6 +85,14 @@ def format_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
 def _format(rows: Iterable[str]) -> bytes:
     lines = list(rows)
     return "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode()
+
+
+def _number(text: str, most: int) -> int:
+    """Return the number of a text. Raises ValueError where it is none, or larger than `most`."""
+    number = int(text)
+    if number > most:
+        raise ValueError(f"{text[:40]} is beyond {most}")
+    return number
 
 
 def _read(path: str, columns: int) -> list[list[str]] | None:

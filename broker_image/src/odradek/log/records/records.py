@@ -160,6 +160,8 @@ def _records(body: bytes, header: Header, with_headers: bool) -> Iterator[Record
         if header.is_log_append_time:
             timestamp = header.max_timestamp
         offset_delta, position = _varint(body, position)
+        if not -(2**31) <= offset_delta < 2**31:  # Kafka reads an i32
+            raise IndexError(position)
         key, position = _bytes(body, position, end)
         value, position = _bytes(body, position, end)
         offset = header.base_offset + offset_delta
