@@ -185,10 +185,23 @@ def test_pattern_means_no_internal_topic() -> None:
     assert consumers.topics_matched(re.compile("t"), existing) == ["t"]
 
 
-def test_subscription_that_is_no_pattern_is_refused() -> None:
-    registration = consumers.ConsumerRegistration({"(": 1}, "white_list")
+@pytest.mark.parametrize(
+    "text",
+    ["(", "a{9999999999}", "a{" + "9" * 5000 + "}", "(" * 5000 + ")" * 5000],
+    ids=["open", "repeated", "digits", "nested"],
+)
+def test_subscription_that_is_no_pattern_is_refused(text: str) -> None:
+    registration = consumers.ConsumerRegistration({text: 1}, "white_list")
     with pytest.raises(ZnodeError, match="is not a pattern"):
         consumers.topics_read("/c", registration, ["t"])
+
+
+def test_a_member_with_more_threads_than_memory_holds_is_refused() -> None:
+    many = consumers.ConsumerRegistration({"t": consumers.MOST_THREADS})
+    assert consumers.decode_consumer("/c", consumers.encode_consumer(many)) == many
+    more = consumers.ConsumerRegistration({"t": consumers.MOST_THREADS + 1})
+    with pytest.raises(ZnodeError, match="100001 threads for one topic"):
+        consumers.decode_consumer("/c", consumers.encode_consumer(more))
 
 
 def test_consumer_znodes() -> None:

@@ -21,6 +21,8 @@ from odradek.zk.payload import Fields, ZnodeError, dump, parse_integer, parse_te
 
 CONSUMERS_PATH = "/consumers"
 PATTERNS = ("static", "white_list", "black_list")
+MOST_THREADS = 100_000
+"""Threads of a member for one topic. Whoever works out an assignment makes a list of all."""
 _LARGEST = 2**31 - 1
 
 
@@ -79,8 +81,12 @@ def decode_consumer(path: str, data: bytes | None) -> ConsumerRegistration:
     pattern = fields.string("pattern", "static")
     if pattern not in PATTERNS:
         raise ZnodeError(path, f"pattern {pattern!r} is not one of {list(PATTERNS)}")
+    subscription = fields.integer_map("subscription")
+    most = max(subscription.values(), default=0)
+    if most > MOST_THREADS:
+        raise ZnodeError(path, f"{most} threads for one topic, over {MOST_THREADS}")
     return ConsumerRegistration(
-        subscription=fields.integer_map("subscription"),
+        subscription=subscription,
         pattern=pattern,
         timestamp_ms=fields.integer("timestamp", 0),
     )
@@ -112,8 +118,8 @@ def topics_read(
     for text, threads in registration.subscription.items():
         try:
             pattern = re.compile(text.strip().replace(",", "|").replace(" ", "").strip("\"'"))
-        except re.error as error:
-            raise ZnodeError(path, f"{text!r} is not a pattern: {error}") from error
+        except (re.error, ValueError, OverflowError, RecursionError) as error:
+            raise ZnodeError(path, f"{text[:80]!r} is not a pattern: {error}") from error
         listed = registration.pattern == "white_list"
         for topic in existing:
             if topic not in INTERNAL_TOPICS and (pattern.fullmatch(topic) is not None) is listed:
