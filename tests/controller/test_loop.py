@@ -210,6 +210,23 @@ async def test_isr_change_notification_reaches_every_broker_and_is_removed(
     await until_async(removed)
 
 
+async def test_a_request_to_delete_what_is_no_topic_holds_up_no_other(cluster: Cluster) -> None:
+    """Its removal would be refused, or be that of the parent, without which none could be read."""
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    session = controller.session
+    await admin.apply_create_topic(session, "t", replicas(p0=(1,)), {"a": "b"})
+    await until(lambda: len(cluster.roles(1)) == 1)
+    await session.set("/admin/delete_topics", znodes.encode_delete_topics(["", ".."]))
+    await admin.apply_request_deletion(session, "t")
+
+    async def gone() -> bool:
+        left = await has(session, "/brokers/topics/t")
+        return not left and not await session.children("/admin/delete_topics")
+
+    await until_async(gone)
+
+
 @pytest.mark.parametrize("form", ["child", "payload"])
 async def test_topic_is_deleted_from_brokers_and_znodes(cluster: Cluster, form: str) -> None:
     controller = await cluster.broker(1)

@@ -28,4 +28,6 @@ async def test_partitions_are_there_until_their_deletion_is_requested(tmp_path: 
         assert {*await leaders.partitions_of("t")} == {0, 1}
         await session.create(znodes.delete_topic_path("t"), b"", make_parents=True)
         assert not await leaders.partitions_of("t")
+        for name in ("..", "", "a/b"):
+            assert not await leaders.partitions_of(name), "which ZooKeeper's client may refuse"
         await session.close()

@@ -376,6 +376,21 @@ def test_text_that_no_answer_can_hold_is_refused() -> None:
         znodes.decode_config("/c", data % b"\\ud83d")
 
 
+@pytest.mark.parametrize("topic", ["", ".", "..", "/", "a/b"])
+def test_topics_that_are_no_part_of_a_path_are_refused(topic: str) -> None:
+    """The request to delete the topic without a name is that for all of them."""
+    with pytest.raises(ZnodeError, match="/admin/delete_topics: .* is no name of a znode"):
+        znodes.decode_delete_topics(
+            "/admin/delete_topics", znodes.encode_delete_topics(["t", topic])
+        )
+    partitions = znodes.encode_partitions([TopicPartition(topic, 0)])
+    with pytest.raises(ZnodeError, match="is no name of a znode"):
+        znodes.decode_isr_change("/c", partitions)
+    moved = znodes.encode_reassignment({TopicPartition(topic, 0): [1]})
+    with pytest.raises(ZnodeError, match="is no name of a znode"):
+        znodes.decode_reassignment("/r", moved)
+
+
 def test_only_plain_numbers_are_ids_of_brokers() -> None:
     names = ["0", "12", "2147483647", "2147483648", "²", "٣", "07", "-1", "a", "", "9" * 5000]
     assert znodes.broker_ids(names) == [0, 12, 2**31 - 1]

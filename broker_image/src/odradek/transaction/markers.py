@@ -27,7 +27,7 @@ from odradek.replica.metadata import MetadataCache
 from odradek.transaction.channels import BrokerChannels, Spawn
 from odradek.transaction.transaction import by_topic
 from odradek.values import NO_LEADER, TopicPartition
-from odradek.zk import znodes
+from odradek.zk import admin, znodes
 from odradek.zk.payload import ZnodeError
 from odradek.zk.session import NoNodeError, Session
 
@@ -95,6 +95,8 @@ class ClusterLeaders:
         """Return the partitions in the topic's znode, none if its deletion is requested: that ends
         only when all brokers with replicas are there.
         """
+        if not admin.is_legal_topic_name(topic):
+            return ()  # nor can there be one: somebody else wrote it into the coordinator's topic
         path = znodes.topic_path(topic)
         if await self._session.exists(znodes.delete_topic_path(topic)) is not None:
             return ()

@@ -60,6 +60,15 @@ def parse_int32(path: str, data: bytes | None) -> int:
     return number
 
 
+def check_part(path: str, text: str) -> None:
+    """Raise ZnodeError for a text that is not one part of a path.
+
+    ZooKeeper's client refuses `..`, and takes the parent for a child without a name.
+    """
+    if "/" in text or text in ("", ".", ".."):
+        raise ZnodeError(path, f"{text[:80]!r} is no name of a znode")
+
+
 class Fields:
     """One JSON object of a znode, read field by field with checked types."""
 
@@ -123,6 +132,12 @@ class Fields:
         if not isinstance(value, str):
             raise self._wrong(name, "a string", value)
         return value
+
+    def part(self, name: str) -> str:
+        """Return a string that is one part of a path."""
+        text = self.string(name)
+        check_part(self._path, text)
+        return text
 
     def optional_string(self, name: str) -> str | None:
         """Return a string, or None where the field is missing or null."""

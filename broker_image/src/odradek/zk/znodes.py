@@ -36,7 +36,7 @@ from odradek.values import (
     LeaderEpoch,
     TopicPartition,
 )
-from odradek.zk.payload import Fields, dump, parse_int32, parse_integer
+from odradek.zk.payload import Fields, check_part, dump, parse_int32, parse_integer
 from odradek.zk.payload import ZnodeError as ZnodeError
 
 BROKER_IDS_PATH = "/brokers/ids"
@@ -474,7 +474,10 @@ def decode_delete_topics(path: str, data: bytes | None) -> tuple[str, ...]:
         return ()
     fields = Fields.parse(path, data)
     fields.require_version(1)
-    return fields.strings("topics")
+    topics = fields.strings("topics")
+    for topic in topics:
+        check_part(path, topic)
+    return topics
 
 
 def encode_reassignment(wanted: Mapping[TopicPartition, Sequence[int]]) -> bytes:
@@ -520,7 +523,7 @@ def decode_partitions(path: str, data: bytes | None) -> tuple[TopicPartition, ..
 
 
 def _decode_partition(entry: Fields) -> TopicPartition:
-    return TopicPartition(entry.string("topic"), entry.int32("partition"))
+    return TopicPartition(entry.part("topic"), entry.int32("partition"))
 
 
 encode_preferred_election = encode_partitions
