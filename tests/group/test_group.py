@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.group.group import MOST_PROTOCOLS, Group
-from odradek.group.members import JoinResult, JoinSpec, Protocols, SyncResult
+from odradek.group.group import LARGEST_GENERATION, MOST_PROTOCOLS, Group
+from odradek.group.members import GroupMember, JoinResult, JoinSpec, Protocols, SyncResult
 from odradek.group.states import (
     ALLOWED_PREVIOUS,
     GroupState,
@@ -597,3 +597,27 @@ def test_id_of_a_member_with_the_longest_name_fits_into_a_string(name: str, know
     member_id = world.joined["one"].member_id
     assert member_id.startswith(name[:1000])
     assert len(member_id.encode()) < 32_767
+
+
+def test_generation_behind_the_largest_is_one_that_an_answer_can_hold() -> None:
+    world = World()
+    world.group.restore([], LARGEST_GENERATION, None)
+    world.join("a")
+    assert world.joined["a"].generation == world.group.generation == 0
+
+
+def stored(member_id: str, instance_id: str | None = None) -> GroupMember:
+    return GroupMember(
+        member_id, instance_id, "c", "/h", 10_000, 10_000, "consumer", RANGE, deadline_ms=10_000
+    )
+
+
+def test_members_that_the_log_lists_twice_are_there_once() -> None:
+    world = World()
+    world.group.protocol_type, world.group.protocol_name = "consumer", "range"
+    members = [stored("a"), stored("a"), stored("b", "i"), stored("c", "i")]
+    world.group.restore(members, 7, "a")
+    assert list(world.group.members) == ["a", "b"]
+    world.advance(20_000)
+    assert not world.group.members
+    assert world.group.state is GroupState.EMPTY

@@ -21,6 +21,8 @@ from odradek.protocol.errors import ErrorCode
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """The session timeout of a new member while it waits for its first rebalance."""
 
+LARGEST_GENERATION = 2**31 - 1
+
 CONSUMER_PROTOCOL = "consumer"
 """The protocol type of groups whose members read topics: of their metadata the topics are known."""
 
@@ -304,7 +306,8 @@ class Group:
         if joined and all(each.member_id != self.leader for each in joined):
             self.leader = joined[0].member_id
         self._initial_until_ms = None
-        self.generation += 1
+        # The largest may be in the log, if not by a coordinator.
+        self.generation = (self.generation + 1) & LARGEST_GENERATION
         if not joined:
             self.protocol_name = None
             self._note_subscriptions()
@@ -563,6 +566,9 @@ class Group:
         self.generation = generation
         self.leader = leader
         for member in members:
+            is_known = member.member_id in self.members
+            if is_known or member.instance_id in self.members.static_members:
+                continue  # a coordinator lists each once
             self.members.add(member)
             self._note_deadline(member.deadline_ms)
         self._note_subscriptions()
