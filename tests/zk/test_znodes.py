@@ -367,6 +367,15 @@ def test_the_largest_numbers_are_read() -> None:
         znodes.decode_broker("/brokers/ids/2147483648", BROKER)
 
 
+@pytest.mark.parametrize("text", [b'"rack":"r"', b"//h:"])
+def test_a_text_of_a_broker_that_no_answer_can_hold_is_refused(text: bytes) -> None:
+    longer = text[:-1] + b"x" * 2**15 + text[-1:]
+    data = BROKER.replace(text, longer)
+    assert data != BROKER
+    with pytest.raises(ZnodeError, match="has more than 32767 bytes"):
+        znodes.decode_broker("/brokers/ids/1", data)
+
+
 def test_text_that_no_answer_can_hold_is_refused() -> None:
     """JSON may name half of a pair of surrogates."""
     data = b'{"version":1,"config":{"a":"%s"}}'

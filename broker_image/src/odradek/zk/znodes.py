@@ -85,6 +85,8 @@ def parse_sequence(name: str, prefix: str) -> int:
 
 # --- /brokers/ids/N ---------------------------------------------------------------------------
 
+# Of a string in the protocol.
+_LONGEST_TEXT = 2**15 - 1
 _BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 _ENDPOINT = re.compile(r"([^:/]+)://\[?([0-9a-zA-Z\-._:%]*)\]?:(-?[0-9]+)")
 
@@ -175,10 +177,14 @@ def decode_broker(path: str, data: bytes | None) -> BrokerRegistration:
         endpoints = tuple(
             _decode_endpoint(path, text, protocols) for text in fields.strings("endpoints")
         )
+    rack = fields.optional_string("rack")
+    for text in (rack or "", *(part for one in endpoints for part in (one.listener, one.host))):
+        if len(text.encode()) > _LONGEST_TEXT:
+            raise ZnodeError(path, f"{text[:40]!r}... has more than {_LONGEST_TEXT} bytes")
     return BrokerRegistration(
         broker_id=broker_id,
         endpoints=endpoints,
-        rack=fields.optional_string("rack"),
+        rack=rack,
         timestamp_ms=fields.integer("timestamp", 0),
         jmx_port=fields.integer("jmx_port", -1),
     )
