@@ -82,7 +82,7 @@ async def fetch_round(
             by_leader.setdefault(leader, []).append(partition)
         else:
             is_known = partition in client.leaders
-            why = "has no leader" if is_known else "does not exist, as the brokers tell now"
+            why = "has no leader" if is_known else "does not exist"
             positions.failures[partition] = f"{partition} {why}"
 
     async def ask(leader: int, parts: list[TopicPartition]) -> list[Fetched]:
