@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _LONGEST_INTEGER = 19  # digits of the largest 64-bit number
-_INT32 = range(-(2**31), 2**31)
-_INT64 = range(-(2**63), 2**63)
+_INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 
 
 class ZnodeError(ValueError):
@@ -47,7 +47,7 @@ def parse_integer(path: str, data: bytes | None) -> int:
     digits = text.removeprefix("-")
     if digits.isascii() and digits.isdigit() and len(digits) <= _LONGEST_INTEGER:
         number = int(text)
-        if number in _INT64:
+        if _LONG_MIN <= number <= _LONG_MAX:
             return number
     raise ZnodeError(path, f"{text[:40]!r} is not a decimal integer")
 
@@ -55,7 +55,7 @@ def parse_integer(path: str, data: bytes | None) -> int:
 def parse_int32(path: str, data: bytes | None) -> int:
     """Return the payload read as one decimal integer of 32 bits."""
     number = parse_integer(path, data)
-    if number not in _INT32:
+    if not _INT_MIN <= number <= _INT_MAX:
         raise ZnodeError(path, f"{number} is not an integer of 32 bits")
     return number
 
@@ -111,7 +111,11 @@ class Fields:
         value = self._get(name, default)
         if isinstance(value, str):
             return parse_integer(f"{self._path} field {name}", value.encode())
-        if isinstance(value, bool) or not isinstance(value, int) or value not in _INT64:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not _LONG_MIN <= value <= _LONG_MAX
+        ):
             raise self._wrong(name, "an integer", value)
         return value
 
@@ -120,7 +124,7 @@ class Fields:
         beyond could not be told to any client or broker.
         """
         value = self.integer(name, default)
-        if value not in _INT32:
+        if not _INT_MIN <= value <= _INT_MAX:
             raise self._wrong(name, "an integer of 32 bits", value)
         return value
 
@@ -147,7 +151,7 @@ class Fields:
         """Return a list of integers of 32 bits."""
         value = self._get(name, None)
         if not isinstance(value, list) or any(
-            isinstance(item, bool) or not isinstance(item, int) or item not in _INT32
+            isinstance(item, bool) or not isinstance(item, int) or not _INT_MIN <= item <= _INT_MAX
             for item in value
         ):
             raise self._wrong(name, "a list of integers", value)
