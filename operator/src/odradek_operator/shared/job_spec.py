@@ -9,7 +9,7 @@ from typing import Any, Final
 from odradek_operator.shared import cron, pod_template
 from odradek_operator.shared.pod_template import PodAdditions
 
-# Defaults of spec.job.timeouts, as in the CRD and in the driver (odradek_spark.config).
+# Defaults of spec.job.timeouts, as in the CRD and in the driver (`odradek_spark.config_loading`).
 START_SECONDS: Final = 300
 BATCH_SECONDS: Final = 3600
 
