@@ -361,8 +361,14 @@ def test_numbers_that_no_answer_can_hold_are_refused(
 
 def test_the_largest_numbers_are_read() -> None:
     assert consumers.decode_offset("/o", b"9223372036854775807") == 2**63 - 1
-    state = STATE.replace(b'"leader_epoch":0', b'"leader_epoch":2147483647')
-    assert znodes.decode_state("/s", state).leader_epoch == 2**31 - 1
+    state = b'{"controller_epoch":%d,"leader":-1,"version":1,"leader_epoch":%d,"isr":[%d]}'
+    largest = 2**31 - 1
+    found = znodes.decode_state("/s", state % (largest, largest, largest))
+    assert found == znodes.PartitionState(
+        BrokerId(-1), LeaderEpoch(largest), (BrokerId(largest),), ControllerEpoch(largest)
+    )
+    data = b'{"version":2,"host":"h","port":-1,"jmx_port":-1,"timestamp":"9223372036854775807"}'
+    assert znodes.decode_broker("/brokers/ids/2147483647", data).timestamp_ms == 2**63 - 1
     with pytest.raises(ZnodeError, match="2147483648 is not an integer of 32 bits"):
         znodes.decode_broker("/brokers/ids/2147483648", BROKER)
 
@@ -388,7 +394,7 @@ def test_text_that_no_answer_can_hold_is_refused() -> None:
 @pytest.mark.parametrize("topic", ["", ".", "..", "/", "a/b"])
 def test_topics_that_are_no_part_of_a_path_are_refused(topic: str) -> None:
     """The request to delete the topic without a name is that for all of them."""
-    with pytest.raises(ZnodeError, match="/admin/delete_topics: .* is no name of a znode"):
+    with pytest.raises(ZnodeError, match=r"/admin/delete_topics: .* is no name of a znode"):
         znodes.decode_delete_topics(
             "/admin/delete_topics", znodes.encode_delete_topics(["t", topic])
         )
