@@ -159,6 +159,17 @@ def test_a_change_that_is_only_checked_changes_nothing(broker: Broker) -> None:
     assert describe(broker) == []
 
 
+def test_a_name_that_no_answer_can_hold_is_left_out(broker: Broker, cluster: Cluster) -> None:
+    limit(broker, [("client-id", "c")], producer_byte_rate=1e9)
+    path = f"/config/clients/{'n' * 32768}"
+    with cluster.zookeeper.client() as client:
+        client.create(path, b'{"version":1,"config":{"producer_byte_rate":"7"}}')
+        try:
+            assert describe(broker) == [([("client-id", "c")], {"producer_byte_rate": 1e9})]
+        finally:
+            client.delete(path)
+
+
 @pytest.mark.parametrize(
     ("entity", "changes", "reason"),
     [

@@ -260,6 +260,19 @@ def test_key_50_describes_and_key_51_deletes(secured: Secured) -> None:
         assert refused.value.args[0].code() == KafkaError.RESOURCE_NOT_FOUND
 
 
+def test_users_that_no_answer_can_hold_are_left_out(secured: Secured) -> None:
+    admin = AdminClient({"bootstrap.servers": secured.broker.address})
+    credential = "salt=AA==,stored_key=AA==,server_key=AA==,iterations="
+    with secured.cluster.zookeeper.client() as client:
+        for name, iterations in (("many", 2**31), ("n" * 32768, 4096)):
+            config = {"SCRAM-SHA-256": f"{credential}{iterations}"}
+            data = json.dumps({"version": 1, "config": config}).encode()
+            client.create(f"/config/users/{name}", data)
+    everyone = admin.describe_user_scram_credentials()
+    assert not isinstance(everyone, dict)
+    assert everyone.result(60).keys() == {"alice"}
+
+
 async def asked(
     secured: Secured, request: AlterUserScramCredentialsRequest
 ) -> list[tuple[str, int]]:

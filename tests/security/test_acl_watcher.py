@@ -26,6 +26,7 @@ from odradek.security.authorizer import Authorizer
 from odradek.values import Principal
 from odradek.zk.admin import LARGEST_CONFIG
 from odradek.zk.changes import NOTICE_LIFETIME_MS
+from odradek.zk.operations import Create
 from odradek.zk.session import Session
 from tests.support import zookeeper
 from tests.zk.conftest import OpenSession
@@ -178,6 +179,20 @@ async def test_pattern_with_an_unreadable_znode_is_denied(
     with pytest.raises(KafkaError, match="principal") as refused:
         await acl_changes.add(session, ORDERS, [READ])
     assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+async def test_name_that_no_answer_can_hold_is_left_out(session: Session, start: Start) -> None:
+    watcher = await start()
+    for name in ("orders", "o" * 32768):
+        pattern = ORDERS._replace(name=name)
+        data = acl_znodes.encode_acls([READ])
+        await session.multi(
+            [Create(acl_znodes.acl_path(pattern), data), acl_znodes.change_notice(pattern)]
+        )
+    await until(lambda: bool(entries(watcher)))
+    await until(lambda: watcher.age_s == 0)
+    for one in (watcher, await start()):
+        assert [len(pattern.name) for pattern in one.acls.patterns()] == [len("orders")]
 
 
 async def test_notice_that_cannot_be_read_makes_all_be_read(session: Session, start: Start) -> None:

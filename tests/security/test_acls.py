@@ -33,6 +33,9 @@ PAYLOAD = (
 )
 
 
+LONG = b"Topic:" + b"t" * 32768
+
+
 def test_payload_and_paths_are_those_of_kafka() -> None:
     entry = AclEntry(ALICE, PermissionType.ALLOW, AclOperation.IDEMPOTENT_WRITE)
     assert acl_znodes.encode_acls([entry]) == PAYLOAD
@@ -64,6 +67,9 @@ def test_names_in_znodes_are_read_in_any_case_and_entries_once() -> None:
         PAYLOAD.replace(b"IdempotentWrite", b"Any"),
         PAYLOAD.replace(b"User:alice", b"alice"),
         PAYLOAD.replace(b'"host"', b'"hosts"'),
+        # No answer can hold them.
+        PAYLOAD.replace(b'"*"', b'"%s"' % (b"h" * 32768)),
+        PAYLOAD.replace(b"alice", b"a" * 32763),
     ],
 )
 def test_payloads_that_say_something_else_are_errors(data: bytes) -> None:
@@ -82,7 +88,9 @@ def test_notice_of_old_brokers_is_read() -> None:
     assert acl_znodes.decode_change(path, b"Topic:orders") == ORDERS
 
 
-@pytest.mark.parametrize("data", [b"", b"orders", b"Any:x", b"Topic:", b"Topic:..", b"Topic:a/b"])
+@pytest.mark.parametrize(
+    "data", [b"", b"orders", b"Any:x", b"Topic:", b"Topic:..", b"Topic:a/b", LONG]
+)
 def test_notices_that_name_no_resource_are_errors(data: bytes) -> None:
     with pytest.raises(ZnodeError):
         acl_znodes.decode_change("/kafka-acl-changes/acl_changes_0000000001", data)

@@ -172,6 +172,7 @@ def test_credential_is_kept_as_kafka_keeps_it() -> None:
     assert text.startswith("salt=W22ZaJ0SNY7soEsUEjb6gQ==,stored_key=")
     assert text.endswith(",iterations=4096")
     assert scram.decode_credential(text) == known()
-    for damaged in ("", "salt=AA==", text + ",x=y", text.replace("W22", "!")):
+    numbers = [text.replace("4096", one) for one in ("2147483648", "9" * 5000, "-1", "4_096", "")]
+    for damaged in ("", "salt=AA==", text + ",x=y", text.replace("W22", "!"), *numbers):
         with pytest.raises(ValueError, match=r".+"):
             scram.decode_credential(damaged)

@@ -39,6 +39,7 @@ from odradek.quotas.entities import CREATION_RATE, DEFAULT, WHOLE, QuotaEntity, 
 from odradek.zk import admin, znodes
 from odradek.zk.failures import meaning
 from odradek.zk.operations import TransactionFailedError
+from odradek.zk.payload import fits_an_answer
 from odradek.zk.session import Session
 
 USER: Final = "user"
@@ -85,8 +86,14 @@ async def describe_client_quotas(
     for few in slices.cut(found.items()):
         for entity, configs in few:
             values = _values(_keys_of(entity), configs)
-            if values and _matches(entity, filters, strict=request.strict):
-                entries.append(DescribedQuotas(entity=_parts(entity), values=values))
+            if not values or not _matches(entity, filters, strict=request.strict):
+                continue
+            parts = _parts(entity)
+            if all(fits_an_answer(one.entity_name or "") for one in parts):
+                entries.append(DescribedQuotas(entity=parts, values=values))
+            else:
+                path = store.path_of(entity)
+                logger.error("leaving out quotas whose name no answer can hold: %.80s", path)
         await slices.pause()
     return DescribeClientQuotasResponse(entries=entries)
 

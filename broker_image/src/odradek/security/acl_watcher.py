@@ -27,6 +27,7 @@ from odradek.security.acls import (
 from odradek.security.decisions import Acls
 from odradek.zk import registration, znodes
 from odradek.zk.changes import NOTICE_LIFETIME_MS, delete_notice
+from odradek.zk.payload import fits_an_answer
 from odradek.zk.session import NoNodeError, Session, SessionExpiredError, SessionState, WatchEvent
 from odradek.zk.znodes import ZnodeError
 
@@ -196,6 +197,8 @@ class AclWatcher:
             names = await self._session.children(parent)
         except NoNodeError:
             return
+        # What no request can name, no ACL can be about, and no answer can tell.
+        names = [name for name in names if fits_an_answer(name)]
         for few in slices.cut(names, READ_AT_ONCE):
             paths = {f"{parent}/{name}": name for name in few}
             for path, (data, _) in (await self._session.get_all(paths)).items():

@@ -27,7 +27,7 @@ from odradek.security.acls import (
 )
 from odradek.values import Principal
 from odradek.zk.operations import Create
-from odradek.zk.payload import Fields, ZnodeError, dump, parse_text
+from odradek.zk.payload import Fields, ZnodeError, check_text, dump, parse_text
 
 LITERAL_CHANGES_PATH = "/kafka-acl-changes"
 EXTENDED_CHANGES_PATH = "/kafka-acl-extended-changes"
@@ -113,12 +113,15 @@ def _decode_entry(path: str, fields: Fields) -> AclEntry:
     kind, colon, name = text.partition(":")
     if not colon:
         raise ZnodeError(path, f"{text[:80]!r} is no principal")
+    host = fields.string("host")
+    for one in (text, host):
+        check_text(path, one)
     return AclEntry(
         # Kafka's tools write `User:` too, which is nobody. It must not make the others unreadable.
         Principal(kind, name),
         _named(path, _PERMISSIONS, fields.string("permissionType")),
         _named(path, _OPERATIONS, fields.string("operation")),
-        fields.string("host"),
+        host,
     )
 
 
@@ -163,6 +166,7 @@ def _checked(path: str, pattern: ResourcePattern) -> ResourcePattern:
     # It becomes part of a path, of which ZooKeeper's client refuses some.
     if "/" in pattern.name or pattern.name in ("", ".", ".."):
         raise ZnodeError(path, f"{pattern.name[:80]!r} is no name of a resource")
+    check_text(path, pattern.name)
     return pattern
 
 

@@ -18,6 +18,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from odradek.properties import INT_MAX
+
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16_384
 NONCE_BYTES: Final = 24
@@ -30,6 +32,7 @@ _CLIENT_FIRST: Final = re.compile(
 )
 _CLIENT_FINAL: Final = re.compile(r"(c=([^,]*),r=([\x21-\x2b\x2d-\x7e]+)(?:,.*)?),p=([^,]*)")
 _SERVER_FIRST: Final = re.compile(r"r=([\x21-\x2b\x2d-\x7e]+),s=([^,]+),i=(\d{1,9})(?:,.*)?")
+_NUMBER: Final = re.compile(r"[0-9]{1,10}")
 _BAD_NAME: Final = re.compile("=(?!2C|3D)")
 
 
@@ -55,15 +58,21 @@ class ScramCredential:
 
 
 def decode_credential(text: str) -> ScramCredential:
-    """Read what `encoded` gives, in any order. Raises ValueError."""
+    """Read what `encoded` gives, in any order. Raises ValueError.
+
+    Kafka reads the iterations as a number of 32 bits, which answers have, too.
+    """
     parts = dict(part.partition("=")[::2] for part in text.split(","))
     if parts.keys() != {"salt", "stored_key", "server_key", "iterations"}:
         raise ValueError("not salt, stored_key, server_key and iterations")
+    iterations = parts["iterations"]
+    if not _NUMBER.fullmatch(iterations) or int(iterations) > INT_MAX:
+        raise ValueError(f"iterations are no number of 32 bits: {iterations[:40]!r}")
     return ScramCredential(
         _bytes(parts["salt"]),
         _bytes(parts["stored_key"]),
         _bytes(parts["server_key"]),
-        int(parts["iterations"]),
+        int(iterations),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 _LONGEST_INTEGER = 19  # digits of the largest 64-bit number
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
+_LONGEST_TEXT = 2**15 - 1
 
 
 class ZnodeError(ValueError):
@@ -67,6 +68,17 @@ def check_part(path: str, text: str) -> None:
     """
     if "/" in text or text in ("", ".", ".."):
         raise ZnodeError(path, f"{text[:80]!r} is no name of a znode")
+
+
+def fits_an_answer(text: str) -> bool:
+    """Return whether a request or an answer can hold a text as a string."""
+    return len(text.encode()) <= _LONGEST_TEXT
+
+
+def check_text(path: str, text: str) -> None:
+    """Raise ZnodeError for a text that no answer can hold."""
+    if not fits_an_answer(text):
+        raise ZnodeError(path, f"{text[:40]!r}... has more than {_LONGEST_TEXT} bytes")
 
 
 class Fields:

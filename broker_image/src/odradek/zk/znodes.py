@@ -36,7 +36,7 @@ from odradek.values import (
     LeaderEpoch,
     TopicPartition,
 )
-from odradek.zk.payload import Fields, check_part, dump, parse_int32, parse_integer
+from odradek.zk.payload import Fields, check_part, check_text, dump, parse_int32, parse_integer
 from odradek.zk.payload import ZnodeError as ZnodeError
 
 BROKER_IDS_PATH = "/brokers/ids"
@@ -85,8 +85,6 @@ def parse_sequence(name: str, prefix: str) -> int:
 
 # --- /brokers/ids/N ---------------------------------------------------------------------------
 
-# Of a string in the protocol.
-_LONGEST_TEXT = 2**15 - 1
 _BROKER_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 _ENDPOINT = re.compile(r"([^:/]+)://\[?([0-9a-zA-Z\-._:%]*)\]?:(-?[0-9]+)")
 
@@ -179,8 +177,7 @@ def decode_broker(path: str, data: bytes | None) -> BrokerRegistration:
         )
     rack = fields.optional_string("rack")
     for text in (rack or "", *(part for one in endpoints for part in (one.listener, one.host))):
-        if len(text.encode()) > _LONGEST_TEXT:
-            raise ZnodeError(path, f"{text[:40]!r}... has more than {_LONGEST_TEXT} bytes")
+        check_text(path, text)
     return BrokerRegistration(
         broker_id=broker_id,
         endpoints=endpoints,
