@@ -10,6 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from odradek.quotas.entities import QuotaKey
+from odradek.security import acl_znodes
 from odradek.security.acls import (
     AclEntry,
     AclOperation,
@@ -156,13 +157,23 @@ def test_write_of_another_in_between_is_kept(
     }
 
 
-def test_acls_beyond_what_a_znode_holds_are_refused(ours: zookeeper.ZooKeeper) -> None:
+def test_acls_beyond_what_a_znode_holds_are_refused_and_removed(
+    ours: zookeeper.ZooKeeper, theirs: KazooClient
+) -> None:
     many = [
         AclEntry(Principal("User", f"user-{one:06}"), PermissionType.ALLOW, AclOperation.READ)
         for one in range(8000)
     ]
     with pytest.raises(user_znodes.FullZnodeError, match="the limit is"):
         user_znodes.update_acls(ours, ORDERS, many)
+    # Kafka fills a znode up to what ZooKeeper takes.
+    path = acl_znodes.acl_path(ORDERS)
+    ours.ensure(acl_znodes.persistent_paths())
+    theirs.create(path, acl_znodes.encode_acls(many))
+    assert user_znodes.update_acls(ours, ORDERS, (), many[:1])
+    assert acl_znodes.decode_acls(path, theirs.get(path)[0]) == tuple(many[1:])
+    with pytest.raises(user_znodes.FullZnodeError, match="the limit is"):
+        user_znodes.update_acls(ours, ORDERS, many[:1])
 
 
 def test_passwords_are_not_logged(

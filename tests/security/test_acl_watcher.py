@@ -262,6 +262,25 @@ async def test_more_acls_than_a_znode_holds_are_refused(session: Session, start:
     assert await session.exists(acl_znodes.acl_path(ORDERS)) is None
 
 
+async def test_acls_are_removed_from_a_pattern_that_has_too_many(
+    session: Session, start: Start
+) -> None:
+    await start()
+    many = [
+        READ._replace(principal=Principal("User", f"{number:05}-{'x' * 200}"))
+        for number in range(2500)
+    ]
+    # Kafka fills a znode up to what ZooKeeper takes.
+    await session.create(acl_znodes.acl_path(ORDERS), acl_znodes.encode_acls(many))
+    removed = await acl_changes.remove(session, ORDERS, lambda one: one in many[:2])
+    assert removed == tuple(many[:2])
+    with pytest.raises(KafkaError) as refused:
+        await acl_changes.add(session, ORDERS, many[:1])
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    data, _ = await session.get(acl_znodes.acl_path(ORDERS))
+    assert acl_znodes.decode_acls("/p", data) == tuple(many[2:])
+
+
 async def test_acls_that_fit_no_znode_however_short_are_not_encoded(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

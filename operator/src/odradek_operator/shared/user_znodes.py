@@ -150,7 +150,7 @@ def update_entries(zookeeper: ZooKeeper, user: str, change: Callable[[Entries], 
         wanted = {name: text for name, text in changed.items() if text is not None}
         if wanted == present:
             return []
-        _check_size(path, znodes.encode_config(wanted))
+        _check_size(path, znodes.encode_config(wanted), data)
         return admin.change_config(entities.USERS, entities.sanitize(user), wanted, version)
 
     return _update(zookeeper, path, _CONFIG_PATHS, plan)
@@ -211,7 +211,7 @@ def update_acls(
             return []
         notice = acl_znodes.change_notice(pattern)
         payload = acl_znodes.encode_acls(wanted)
-        _check_size(path, payload)
+        _check_size(path, payload, data)
         if version is None:
             return [Create(path, payload), notice]
         return [SetData(path, payload, version) if wanted else Delete(path, version), notice]
@@ -222,8 +222,9 @@ def update_acls(
 # --- both -----------------------------------------------------------------------------------------
 
 
-def _check_size(path: str, data: bytes) -> None:
-    if len(data) > admin.LARGEST_CONFIG:
+def _check_size(path: str, data: bytes, present: bytes | None) -> None:
+    """Raise FullZnodeError for what grows beyond the limit; Kafka may have written more there."""
+    if len(data) > max(admin.LARGEST_CONFIG, len(present or b"")):
         raise FullZnodeError(
             f"{path} would take {len(data)} bytes in ZooKeeper; the limit is {admin.LARGEST_CONFIG}"
         )
