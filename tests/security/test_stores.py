@@ -19,6 +19,7 @@ from odradek.properties import ConfigError
 from odradek.security import stores
 from odradek.security.tls_contexts import TlsContexts
 from tests.support import certificates, keytool
+from tests.support.broker import wait_until
 from tests.support.certificates import PASSWORD, Issued
 
 # A key of the curve secp112r1, which is not supported.
@@ -186,6 +187,37 @@ def test_changed_files_count_and_bad_ones_do_not(
     assert "it has no certificate in PEM" in said[0]
     assert "subject of the certificate is now CN=somebody else" in said[1]
     assert "has new certificates" in said[2]
+
+
+def test_certificate_counts_instead_of_the_former_one_only_while_it_is_valid(
+    authority: certificates.Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "broker.pem"
+
+    def put(begins: timedelta = timedelta(days=-2), valid: timedelta = timedelta(days=1)) -> None:
+        made = authority.issue("broker", begins=begins, valid=valid)
+        place.write_bytes(made.key_pem() + made.certificate.public_bytes(Encoding.PEM))
+
+    put()
+    settings = TlsSettings(Store("ssl.keystore", "PEM", str(place)), Store("ssl.truststore", "PEM"))
+    contexts = TlsContexts("SSL", settings)
+    first, ends = contexts.server(), contexts.not_after_s
+    put(valid=timedelta(days=-1))
+    contexts.refresh()
+    contexts.refresh()
+    assert (contexts.server(), contexts.not_after_s) == (first, ends)
+    put(begins=timedelta(seconds=2))
+    contexts.refresh()
+    assert contexts.server() is first
+    said = [one.getMessage() for one in caplog.records]
+    assert len(said) == 2
+    assert all("keeping the former certificates of listener SSL" in one for one in said)
+
+    def is_taken() -> bool:
+        contexts.refresh()
+        return contexts.server() is not first
+
+    wait_until(is_taken, "its time has come")
 
 
 def test_expired_certificate_is_a_warning(

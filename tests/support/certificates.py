@@ -28,6 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 PASSWORD = "store-secret"
 _VALID = timedelta(days=30)
+_BEGAN = timedelta(days=-90)
 # What an authority's key is for, which Python's clients ask for since 3.13, as the identifiers.
 _SIGNS = x509.KeyUsage(
     digital_signature=False,
@@ -149,15 +150,19 @@ class Authority:
         hosts: Sequence[str] = (),
         valid: timedelta = _VALID,
         subject: x509.Name | None = None,
+        begins: timedelta = _BEGAN,
     ) -> Issued:
-        """Sign a certificate for a subject (`CN=name` by default) and hosts."""
+        """Sign a certificate for a subject (`CN=name` by default) and hosts.
+
+        It is valid from `begins` to `valid`, as seen from now.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         whom = subject or x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names = [_general_name(host) for host in hosts]
         by = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(self._key_identifier)
         uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = (
-            _builder(whom, self.certificate.subject, key.public_key(), valid)
+            _builder(whom, self.certificate.subject, key.public_key(), valid, begins)
             .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
             .add_extension(by, critical=False)
         )
@@ -168,7 +173,11 @@ class Authority:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, valid: timedelta
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    valid: timedelta,
+    begins: timedelta = _BEGAN,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
@@ -177,7 +186,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=90))
+        .not_valid_before(now + begins)
         .not_valid_after(now + valid)
     )
 

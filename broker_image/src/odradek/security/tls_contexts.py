@@ -1,7 +1,8 @@
 """The TLS contexts of a listener: of its key and trust stores, and made anew when these change.
 
 A pair of files that is sound and has the subject of the one before counts for the connections to
-come, as Kafka requires of a dynamic change. Any other is logged, and the former contexts stay.
+come, as Kafka requires of a dynamic change. Any other is logged, and the former contexts stay; so
+they do instead of a certificate whose time is over, or has not come yet.
 """
 
 from __future__ import annotations
@@ -52,7 +53,12 @@ class Contexts:
     server: ssl.SSLContext
     client: ssl.SSLContext
     subject: Name
+    not_before: datetime
     not_after: datetime
+
+    def is_valid(self, now: datetime) -> bool:
+        """Return whether peers take the certificate at this time."""
+        return self.not_before <= now <= self.not_after
 
 
 class TlsContexts:
@@ -62,6 +68,7 @@ class TlsContexts:
         self._listener = listener
         self._settings = settings
         self._seen = signature(settings)
+        self._refused: tuple[object, ...] | None = None
         self._contexts = _make(settings)
         self._warn_if_expired()
 
@@ -90,21 +97,23 @@ class TlsContexts:
             await asyncio.to_thread(self.refresh)
 
     def refresh(self) -> None:
-        """Make new contexts if a file changed; keep the former ones if that is not possible."""
+        """Make new contexts if a file changed; keep the former ones if that is not possible.
+
+        Files that are refused are tried again with each look, and logged once: the time of a
+        certificate may come.
+        """
         seen = signature(self._settings)
         if seen == self._seen:
             return
         try:
             made = _make(self._settings)
-            if made.subject != self._contexts.subject:
-                raise ConfigError(
-                    f"the subject of the certificate is now {made.subject.rfc4514_string()}"
-                )
+            _check_successor(self._contexts, made)
         except ConfigError as error:
-            logger.error(
-                "keeping the former certificates of listener %s: %s", self._listener, error
-            )
-            self._seen = seen
+            if seen != self._refused:
+                logger.error(
+                    "keeping the former certificates of listener %s: %s", self._listener, error
+                )
+            self._refused = seen
             return
         except Exception:
             # As for want of a descriptor: it is tried again with the next look.
@@ -125,6 +134,17 @@ class TlsContexts:
                 _place(self._settings.key_store),
                 self._contexts.not_after,
             )
+
+
+def _check_successor(former: Contexts, made: Contexts) -> None:
+    """Raise ConfigError if new contexts would serve clients worse than the former ones."""
+    if made.subject != former.subject:
+        raise ConfigError(f"the subject of the certificate is now {made.subject.rfc4514_string()}")
+    now = datetime.now(UTC)
+    if former.is_valid(now) and not made.is_valid(now):
+        raise ConfigError(
+            f"the new certificate is valid from {made.not_before} to {made.not_after} only"
+        )
 
 
 def signature(settings: TlsSettings) -> tuple[object, ...]:
@@ -161,7 +181,7 @@ def _make(settings: TlsSettings) -> Contexts:
     server.verify_mode = _CLIENT_AUTH[settings.client_auth]
     client = _client(settings, identity, trusted)
     own = identity.chain[0]
-    return Contexts(server, client, own.subject, own.not_valid_after_utc)
+    return Contexts(server, client, own.subject, own.not_valid_before_utc, own.not_valid_after_utc)
 
 
 def _client(
