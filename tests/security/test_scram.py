@@ -160,11 +160,24 @@ def test_client_refuses_a_server_that_does_not_know_the_credential() -> None:
         client.check(b"v=" + base64.b64encode(bytes(32)))
 
 
-def test_client_refuses_few_iterations_and_foreign_nonces() -> None:
+@pytest.mark.parametrize(
+    ("challenge", "reason"),
+    [
+        (b"r=abcd,s=AAAA,i=4095", "4095 iterations"),
+        # Minutes of computing.
+        (b"r=abcd,s=AAAA,i=999999999", "999999999 iterations"),
+        (b"r=xyz,s=AAAA,i=4096", "another nonce"),
+        (b"r=abcd,s=,i=4096", "malformed"),
+        (b"e=other-error", "malformed"),
+    ],
+)
+def test_client_refuses_what_no_server_should_ask_for(
+    challenge: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", lambda *_: pytest.fail("computes"))
     client = ScramClient("SCRAM-SHA-256", "user", "pencil", "abc")
-    for challenge in (b"r=abcd,s=AAAA,i=1", b"r=xyz,s=AAAA,i=4096", b"e=other-error"):
-        with pytest.raises(ScramError):
-            client.final(challenge)
+    with pytest.raises(ScramError, match=reason):
+        client.final(challenge)
 
 
 def test_credential_is_kept_as_kafka_keeps_it() -> None:

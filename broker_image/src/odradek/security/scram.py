@@ -22,6 +22,9 @@ from odradek.properties import INT_MAX
 
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16_384
+# What a client computes for a server, which may be anybody: half a second. Kafka's tools can give a
+# user more than MAX_ITERATIONS.
+MOST_OF_CLIENT: Final = 1_000_000
 NONCE_BYTES: Final = 24
 DIGESTS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 # The numbers of the mechanisms in requests 50 and 51.
@@ -189,8 +192,13 @@ class ScramClient:
         if found is None:
             raise ScramError("malformed challenge")
         nonce, salt, iterations = found[1], _bytes_or_error(found[2]), int(found[3])
-        if not nonce.startswith(self._nonce) or iterations < MIN_ITERATIONS:
-            raise ScramError("the challenge has another nonce, or too few iterations")
+        if not nonce.startswith(self._nonce):
+            raise ScramError("the challenge has another nonce")
+        if not MIN_ITERATIONS <= iterations <= MOST_OF_CLIENT:
+            raise ScramError(
+                f"the challenge asks for {iterations} iterations, not for {MIN_ITERATIONS} to "
+                f"{MOST_OF_CLIENT}"
+            )
         salted = hashlib.pbkdf2_hmac(self._digest, self._password, salt, iterations)
         without_proof = f"c=biws,r={nonce}"
         messages = f"{self._first_bare},{server_first},{without_proof}".encode()
