@@ -89,6 +89,17 @@ def test_first_rule_that_matches_counts(rules: str, expected: str) -> None:
     assert principals.mapped(name, principal_rules(rules)) == expected
 
 
-def test_name_that_no_rule_matches_is_nobody() -> None:
-    with pytest.raises(ValueError, match=r"no rule .* is for CN=x"):
-        principals.mapped("CN=x", principal_rules("RULE:^CN=y$/z/"))
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [
+        ("RULE:^CN=y$/z/", "CN=x"),
+        # For Java these are no letters, digits or spaces, and no other case.
+        (r"RULE:^CN=(\w+)$/$1/", "CN=gr\u00fcn"),
+        (r"RULE:^CN=(\d+)$/$1/", "CN=\u0661"),
+        (r"RULE:^CN=a\sb$/ab/", "CN=a\u2003b"),
+        ("RULE:(?i)^CN=kafka$/kafka/", "CN=\u212aafka"),
+    ],
+)
+def test_name_that_no_rule_matches_is_nobody(rule: str, name: str) -> None:
+    with pytest.raises(ValueError, match=f"no rule .* is for {name}"):
+        principals.mapped(name, principal_rules(rule))

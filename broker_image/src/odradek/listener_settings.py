@@ -285,7 +285,7 @@ def principal_rules(text: str) -> tuple[PrincipalRule, ...]:
         default, pattern, replacement, case = found.groups()
         if default is None:
             try:
-                re.compile(pattern)
+                re.compile(pattern, re.ASCII)
             except re.error as error:
                 raise ConfigError(
                     f"Invalid rule in ssl.principal.mapping.rules: {pattern}: {error}"

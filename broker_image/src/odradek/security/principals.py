@@ -56,14 +56,16 @@ def of_java(name: x509.Name) -> str:
 
 
 def mapped(name: str, rules: Sequence[PrincipalRule]) -> str:
-    """Return what the first rule makes of a name that it matches.
+    """Return what the first rule makes of a name that it matches (Kafka's SslPrincipalMapper).
 
-    Raises ValueError if none does (Kafka's SslPrincipalMapper).
+    As in Java, classes of letters and digits, and matches without case, are about ASCII only: else
+    a rule would take letters of other scripts for those that it names. Raises ValueError if no rule
+    matches.
     """
     for rule in rules:
         if rule.pattern is None:
             return name
-        found = re.fullmatch(rule.pattern, name)
+        found = re.fullmatch(rule.pattern, name, re.ASCII)
         if found is not None:
             short = _GROUP.sub(partial(_expanded, found), rule.replacement)
             return {"L": short.lower(), "U": short.upper()}.get(rule.case, short)
