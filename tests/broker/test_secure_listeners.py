@@ -108,7 +108,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "connection.failed.authentication.delay.ms": "1",
         "listener.name.short.connections.max.reauth.ms": "2000",
         **{
-            f"listener.name.{name}.plain.sasl.jaas.config": jaas("PLAIN", user_alice=PASSWORD)
+            f"listener.name.{name}.plain.sasl.jaas.config": jaas(
+                "PLAIN", user_alice=PASSWORD, user_bob=PASSWORD
+            )
             for name in ("saslplain", "sasltls", "short")
         },
     }
@@ -390,9 +392,9 @@ def request(key: int, version: int, body: bytes) -> bytes:
     return struct.pack(">hhih", key, version, 7, -1) + body
 
 
-def answers(secured: Secured, frames: list[bytes]) -> list[bytes]:
+def answers(secured: Secured, frames: list[bytes], listener: str = "SASLPLAIN") -> list[bytes]:
     """Return the answers on a SASL connection until the broker closes it or stops answering."""
-    address = ("127.0.0.1", secured.broker.ports["SASLPLAIN"])
+    address = ("127.0.0.1", secured.broker.ports[listener])
     with socket.create_connection(address, 60) as sock:
         with contextlib.suppress(OSError):
             sock.sendall(b"".join(struct.pack(">i", len(one)) + one for one in frames))
@@ -437,6 +439,60 @@ def test_frames_before_authentication_are_those_of_sasl_only(secured: Secured) -
     assert len(wrong) == 2
     for bad in (b"", b"\0\0", b"alice\0alice", b"\0alice\0", b"bob" + GOOD_TOKEN, b"\xff" * 9):
         assert struct.unpack_from(">h", answers(secured, [CHOOSE, token(bad)])[1], 4) == (58,)
+
+
+def code(answer: bytes) -> int:
+    return int(struct.unpack_from(">h", answer, 4)[0])
+
+
+def test_session_is_renewed_by_its_own_user_and_mechanism_only(secured: Secured) -> None:
+    def again(*frames: bytes) -> list[int]:
+        """Return the codes after a first authentication and a request."""
+        begun = [CHOOSE, token(GOOD_TOKEN), METADATA]
+        found = answers(secured, [*begun, *frames, METADATA], "SHORT")
+        assert len(found) >= len(begun)
+        return [code(one) for one in found[len(begun) : len(begun) + len(frames)]] + [
+            len(found) - len(begun)
+        ]
+
+    assert again(CHOOSE, token(GOOD_TOKEN)) == [0, 0, 3]
+    bob = token(b"\0bob\0" + PASSWORD.encode())
+    assert answers(secured, [CHOOSE, bob, METADATA], "SHORT")[2:]
+    assert again(CHOOSE, bob) == [0, 58, 2]
+    assert again(CHOOSE, token(b"\0alice\0wrong")) == [0, 58, 2]
+    # Between the handshake and the token there is no other request.
+    assert again(CHOOSE) == [0, 1]
+    assert again(request(17, 1, b"\x00\x0dSCRAM-SHA-256")) == [34, 1]
+    # Where sessions have no end nobody authenticates twice.
+    assert code(answers(secured, [CHOOSE, token(GOOD_TOKEN), CHOOSE])[2]) == 34
+
+
+def test_session_ends_unless_it_is_renewed(secured: Secured) -> None:
+    def ask(sock: socket.socket, frame: bytes) -> bytes:
+        """Return the answer; nothing once the broker has closed the connection."""
+        with contextlib.suppress(OSError):
+            sock.sendall(struct.pack(">i", len(frame)) + frame)
+            reader = sock.makefile("rb")
+            if size := reader.read(4):
+                return reader.read(*struct.unpack(">i", size))
+        return b""
+
+    violations = 'odradek_connections_closed_total{reason="violation"}'
+    before = secured.metric(violations)
+    with contextlib.ExitStack() as stack:
+        address = ("127.0.0.1", secured.broker.ports["SHORT"])
+        first, second = (
+            stack.enter_context(socket.create_connection(address, 60)) for _ in range(2)
+        )
+        for sock in (first, second):
+            ask(sock, CHOOSE)
+            assert code(ask(sock, token(GOOD_TOKEN))) == 0
+        wait_until(lambda: not ask(second, METADATA), "the session of the second is over")
+        # So is that of the first, which may still authenticate (KIP-368).
+        assert code(ask(first, CHOOSE)) == 0
+        assert code(ask(first, token(GOOD_TOKEN))) == 0
+        assert ask(first, METADATA)
+    assert secured.metric(violations) > before
 
 
 def test_strangers_use_up_no_quota(secured: Secured) -> None:
