@@ -17,8 +17,9 @@ from odradek.protocol.messages import acls
 from odradek.security.acls import AclOperation, PatternType, PermissionType, ResourceType
 from tests.support import authorization_asker, zookeeper
 from tests.support.asking import ADMIN, SENDER, Connection
-from tests.support.authorization_asker import Asker
+from tests.support.authorization_asker import Asker, is_refused
 from tests.support.authorization_cases import CASES, NEWER_CASES
+from tests.support.authorization_effects import effects
 from tests.support.broker import Broker
 from tests.support.ports import free_port
 
@@ -90,6 +91,35 @@ def test_newer_codes_are_those_of_kafka(tmp_path: Path) -> None:
         running.kill()
         chroot.close()
     assert found == NEWER_CODES.read_text().splitlines()
+
+
+def test_refused_requests_change_nothing_that_they_could(tmp_path: Path) -> None:
+    with zookeeper.Chroot() as chroot:
+        with chroot.client() as client:
+            authorization_asker.allow_administrator(client)
+        settings = {**authorization_asker.SETTINGS, "auto.create.topics.enable": "true"}
+        running = Broker(tmp_path, 1, chroot.connect, settings)
+        running.start()
+        try:
+            asker = Asker(running.port)
+            asker.prepare()
+            with chroot.client() as client:
+                broker_epoch = client.get("/brokers/ids/1")[1].czxid
+                controller_epoch = int(client.get("/controller_epoch")[0])
+            stranger = Connection(running.port, SENDER)
+            requests = effects(broker_epoch, controller_epoch)
+            before = asker.state()
+            for request, version in requests:
+                answer = stranger.ask(request, version)
+                assert is_refused(answer), answer
+                assert asker.state() == before, type(request).__name__
+            stranger.close()
+            # Each of them does something for who may send it.
+            for request, version in requests:
+                asker.expect_change(request, version)
+            asker.close()
+        finally:
+            running.kill()
 
 
 def test_every_api_has_a_case() -> None:

@@ -27,8 +27,11 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from odradek.handlers.dispatch import SERVED
 from odradek.net.client import PeerClient
-from odradek.protocol.api import ApiKey
+from odradek.protocol import codec
+from odradek.protocol.api import APIS, ApiKey
+from odradek.protocol.headers import RequestHeader, encode_request_header
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
 from odradek.protocol.messages.sasl import (
     AlterUserScramCredentialsRequest,
@@ -36,6 +39,7 @@ from odradek.protocol.messages.sasl import (
 )
 from odradek.protocol.messages.sasl import ScramCredentialUpsertion as Upsertion
 from tests.support import certificates, preloaded
+from tests.support.authorization_cases import CASES, NEWER_CASES
 from tests.support.broker import Cluster, wait_until
 from tests.support.ports import free_port
 from tests.support.quotas import alter, ask
@@ -493,6 +497,23 @@ def test_session_ends_unless_it_is_renewed(secured: Secured) -> None:
         assert code(ask(first, token(GOOD_TOKEN))) == 0
         assert ask(first, METADATA)
     assert secured.metric(violations) > before
+
+
+def test_no_api_is_served_before_authentication(secured: Secured) -> None:
+    entries = {entry.request: entry for entry in APIS.values()}
+    tried = set()
+    for case in (*CASES, *NEWER_CASES):
+        made = case.make("fresh")
+        entry = entries[type(made)]
+        tried.add(entry.key)
+        header = RequestHeader(entry.key, case.version, 7, "stranger")
+        frame = encode_request_header(header) + codec.encode(made, case.version)
+        assert answers(secured, [frame]) == [], case.name
+        assert len(answers(secured, [CHOOSE, frame])) == 1, case.name
+    before = {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+    assert SERVED.keys() - tried - before == {ApiKey.UPDATE_FEATURES}
+    names = AdminClient({"bootstrap.servers": secured.broker.address}).list_topics(timeout=60)
+    assert not any(name.startswith("fresh") for name in names.topics)
 
 
 def test_strangers_use_up_no_quota(secured: Secured) -> None:

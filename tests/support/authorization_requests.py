@@ -31,6 +31,8 @@ from tests.support.logs import batch
 
 TOPIC, OTHER, GROUP, CLUSTER = "seen", "hidden", "readers", "kafka-cluster"
 TRANSACTIONAL_ID = "copying"
+# A topic of which only a forged request of a controller tells.
+GHOST = "ghost"
 Right = tuple[Operation, Type, str]
 TIMEOUT_MS = 30_000
 
@@ -103,14 +105,26 @@ def topic_metadata(
     )
 
 
-def described_configs(kind: int, name: str) -> configs.DescribeConfigsRequest:
+def described_configs(
+    kind: int, name: str, key: str = "retention.ms"
+) -> configs.DescribeConfigsRequest:
     return configs.DescribeConfigsRequest(
         resources=[
             configs.DescribeConfigsResource(
-                resource_type=kind, resource_name=name, configuration_keys=["retention.ms"]
+                resource_type=kind, resource_name=name, configuration_keys=[key]
             )
         ]
     )
+
+
+def directories(*names: str) -> admin.DescribeLogDirsRequest:
+    return admin.DescribeLogDirsRequest(
+        topics=[admin.DescribableLogDirTopic(topic=name, partition_index=[0]) for name in names]
+    )
+
+
+def every_quota() -> client_quotas.DescribeClientQuotasRequest:
+    return client_quotas.DescribeClientQuotasRequest(components=[], strict=False)
 
 
 def alter(kind: int, name: str) -> configs.IncrementalAlterConfigsRequest:
@@ -124,17 +138,21 @@ def alter(kind: int, name: str) -> configs.IncrementalAlterConfigsRequest:
     )
 
 
-def latest_offsets() -> offsets.ListOffsetsRequest:
+def listed_offsets(timestamp: int) -> offsets.ListOffsetsRequest:
     return offsets.ListOffsetsRequest(
         replica_id=-1,
         topics=[
             offsets.ListOffsetsTopic(
                 name=name,
-                partitions=[offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)],
+                partitions=[offsets.ListOffsetsPartition(partition_index=0, timestamp=timestamp)],
             )
             for name in (TOPIC, OTHER)
         ],
     )
+
+
+def latest_offsets() -> offsets.ListOffsetsRequest:
+    return listed_offsets(-1)
 
 
 def epochs(replica_id: int) -> offsets.OffsetForLeaderEpochRequest:
@@ -150,7 +168,7 @@ def epochs(replica_id: int) -> offsets.OffsetForLeaderEpochRequest:
     )
 
 
-def commit() -> group_offsets.OffsetCommitRequest:
+def commit(offset: int = 1) -> group_offsets.OffsetCommitRequest:
     return group_offsets.OffsetCommitRequest(
         group_id=GROUP,
         topics=[
@@ -158,7 +176,7 @@ def commit() -> group_offsets.OffsetCommitRequest:
                 name=name,
                 partitions=[
                     group_offsets.OffsetCommitRequestPartition(
-                        partition_index=0, committed_offset=1
+                        partition_index=0, committed_offset=offset
                     )
                 ],
             )
