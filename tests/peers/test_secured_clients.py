@@ -23,27 +23,35 @@ from confluent_kafka.admin import (
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from tests.support import certificates, exchanges
+from tests.support import certificates, exchanges, oauth
 from tests.support.broker import STEADY, Cluster
 from tests.support.clients import QUIET, await_leaders
-from tests.support.exchanges import CLIENTS, Exchange, Outcome
+from tests.support.exchanges import CLIENTS, OAUTHBEARER, Exchange, Outcome
 from tests.support.sampling import FULL, some_of
 from tests.support.secure_broker import SecureBroker, jaas
 
 # Names and passwords with what SCRAM, JAAS and certificates escape. kafka-python escapes no name.
 SCRAM_USER, PLAIN_USER, CERTIFIED_USER = "a,user=1", "plain-user", "certified"
+TOKEN_USER = "token-user"
 ESCAPES_NOTHING = ("kafka-python",)
 # With a wrong password it tries again for half a minute, and then speaks of a timeout.
 TRIES_AGAIN = ("kafka-python",)
+# A refused token is answered by a challenge (RFC 7628), which it takes for success.
+TAKES_NO_CHALLENGE = ("kafkajs",)
 PASSWORD = "p\u00e4ss, =2C w\u00f6rd"
 SCRAM = {
     "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
     "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
 }
 CERTIFICATE = "certificate"
+# Those that take a token which somebody else got; tests/peers/test_oauth_clients.py has Java's.
+TAKE_TOKENS = ("kafkajs", "librdkafka", "aiokafka", "kafka-python")
 USERS = {**dict.fromkeys(SCRAM, SCRAM_USER), "PLAIN": PLAIN_USER, CERTIFICATE: CERTIFIED_USER}
 WAYS = tuple(USERS)
-PRINCIPALS = (f"User:{SCRAM_USER}", f"User:{PLAIN_USER}", f"User:CN={CERTIFIED_USER},O=Acme")
+PRINCIPALS = (
+    *(f"User:{name}" for name in (SCRAM_USER, PLAIN_USER, TOKEN_USER)),
+    f"User:CN={CERTIFIED_USER},O=Acme",
+)
 COUNT = 100
 CLOSED = "closed"
 
@@ -59,6 +67,7 @@ class Secured:
     broker: ManyWays
     own: certificates.Issued
     certified: certificates.Issued
+    token: str
 
     def exchange(self, client: str, way: str, topic: str) -> Exchange:
         """Return what the user of a way to authenticate does with a topic, by a client."""
@@ -72,6 +81,8 @@ class Secured:
         }
         if way == CERTIFICATE:
             return exchanges.with_certificate(given, self.certified)
+        if way == OAUTHBEARER:
+            return Exchange(**given, mechanism=way, user=TOKEN_USER, password=self.token)  # type: ignore[arg-type]
         user = PLAIN_USER if client in ESCAPES_NOTHING else USERS[way]
         return Exchange(**given, mechanism=way, user=user, password=PASSWORD)  # type: ignore[arg-type]
 
@@ -86,7 +97,9 @@ SAMPLE = ["java-2.8.2", "franz-go", "kafkajs", "librdkafka"]
 
 def ways_of(client: str) -> tuple[str, ...]:
     """Return the ways that a client tries: all, or in a sample one of them, by turns."""
-    return WAYS if FULL else (WAYS[list(CLIENTS).index(client) % len(WAYS)],)
+    if not FULL:
+        return (WAYS[list(CLIENTS).index(client) % len(WAYS)],)
+    return (*WAYS, OAUTHBEARER) if client in TAKE_TOKENS else WAYS
 
 
 def right(principal: str, kind: ResourceType, name: str, operation: AclOperation) -> AclBinding:
@@ -95,7 +108,13 @@ def right(principal: str, kind: ResourceType, name: str, operation: AclOperation
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[oauth.Issuer]:
+    with oauth.Issuer(tmp_path_factory.mktemp("issuer")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, issuer: oauth.Issuer) -> Iterator[Secured]:
     folder: Path = tmp_path_factory.mktemp("secured")
     authority = certificates.Authority(folder)
     own = authority.issue("broker", ["127.0.0.1"])
@@ -110,7 +129,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         **own.settings(),
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.name.certified.ssl.client.auth": "required",
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        **issuer.settings("SECRET"),
+        "listener.name.secret.sasl.enabled.mechanisms": ",".join([*SCRAM, "PLAIN", OAUTHBEARER]),
         "listener.name.secret.plain.sasl.jaas.config": jaas(
             "PLAIN", **{f"user_{PLAIN_USER}": PASSWORD}
         ),
@@ -123,7 +143,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         broker = cluster.brokers[1]
         assert isinstance(broker, ManyWays)
         prepare(broker.address)
-        yield Secured(broker, own, authority.issue(CERTIFIED_USER, subject=subject))
+        certified = authority.issue(CERTIFIED_USER, subject=subject)
+        yield Secured(broker, own, certified, issuer.token(TOKEN_USER))
 
 
 def prepare(address: str) -> None:
@@ -162,7 +183,8 @@ def test_client_is_served_and_learns_why_it_is_refused(
     ways = ways_of(client)
     served = [secured.exchange(client, way, topic_of(client, way)) for way in ways]
     first = served[0]
-    mechanisms = [way for way in ways if way != CERTIFICATE] or ["PLAIN"]
+    untold = (CERTIFICATE, OAUTHBEARER) if client in TAKES_NO_CHALLENGE else (CERTIFICATE,)
+    mechanisms = [way for way in ways if way not in untold] or ["PLAIN"]
     if client in TRIES_AGAIN and not FULL:
         mechanisms = []
     wrong = [

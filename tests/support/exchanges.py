@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import aiokafka
+import aiokafka.abc
 import aiokafka.errors
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
@@ -39,6 +40,7 @@ from tests.support.secure_broker import jaas
 PEERS = Path(__file__).parents[1] / "peers"
 JAVA, NODE = PEERS / "JavaClient.java", PEERS / "node"
 LIMIT_S = 120
+OAUTHBEARER, TOKEN_LIFETIME_S = "OAUTHBEARER", 3600
 AUTHENTICATION = "SASL_AUTHENTICATION_FAILED"
 TOPIC = "TOPIC_AUTHORIZATION_FAILED"
 GROUP = "GROUP_AUTHORIZATION_FAILED"
@@ -46,7 +48,10 @@ GROUP = "GROUP_AUTHORIZATION_FAILED"
 
 @dataclass(frozen=True)
 class Exchange:
-    """What a user does at brokers with TLS; without a mechanism, a certificate tells who it is."""
+    """What a user does at brokers with TLS; without a mechanism, a certificate tells who it is.
+
+    With OAUTHBEARER the password is a token.
+    """
 
     bootstrap: list[str]
     topic: str
@@ -70,9 +75,11 @@ class Exchange:
         """Kafka's security protocol."""
         return "SASL_SSL" if self.mechanism else "SSL"
 
-    def settings(self) -> dict[str, str]:
+    def settings(self) -> dict[str, Any]:
         """Return librdkafka's settings."""
         sasl = {"mechanism": self.mechanism, "username": self.user, "password": self.password}
+        ends_s = time.time() + TOKEN_LIFETIME_S
+        token = {"oauth_cb": lambda _: (self.password, ends_s)}
         shown = {"certificate": self.certificate, "key": self.key}
         return {
             "bootstrap.servers": ",".join(self.bootstrap),
@@ -80,6 +87,7 @@ class Exchange:
             "ssl.ca.location": self.authority,
             **{f"ssl.{name}.location": path for name, path in shown.items() if path},
             **{f"sasl.{name}": text for name, text in sasl.items() if self.mechanism},
+            **(token if self.mechanism == OAUTHBEARER else {}),
         }
 
 
@@ -268,7 +276,7 @@ def _kafka_python(exchange: Exchange) -> list[str]:
         "ssl_cafile": exchange.authority,
         "ssl_certfile": exchange.certificate or None,
         "ssl_keyfile": exchange.key or None,
-        **_python_sasl(exchange),
+        **_python_sasl(exchange, _KafkaPythonToken),
     }
     producer = kafka.KafkaProducer(acks="all", **settings)
     try:
@@ -294,9 +302,30 @@ def _kafka_python(exchange: Exchange) -> list[str]:
     return found
 
 
-def _python_sasl(exchange: Exchange) -> dict[str, str]:
+class _KafkaPythonToken(kafka.net.sasl.oauth.AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def token(self) -> str:
+        return self._token
+
+
+class _AiokafkaToken(aiokafka.abc.AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    async def token(self) -> str:
+        return self._token
+
+
+def _python_sasl(exchange: Exchange, token: Callable[[str], object]) -> dict[str, Any]:
     if not exchange.mechanism:
         return {}
+    if exchange.mechanism == OAUTHBEARER:
+        return {
+            "sasl_mechanism": OAUTHBEARER,
+            "sasl_oauth_token_provider": token(exchange.password),
+        }
     return {
         "sasl_mechanism": exchange.mechanism,
         "sasl_plain_username": exchange.user,
@@ -313,7 +342,7 @@ def _aiokafka(exchange: Exchange) -> list[str]:
             "bootstrap_servers": exchange.bootstrap,
             "security_protocol": exchange.protocol,
             "ssl_context": context,
-            **_python_sasl(exchange),
+            **_python_sasl(exchange, _AiokafkaToken),
         }
         # Also one that did not start has to be stopped.
         async with contextlib.AsyncExitStack() as running:

@@ -203,8 +203,12 @@ const SASL = { PLAIN: "plain", "SCRAM-SHA-256": "scram-sha-256", "SCRAM-SHA-512"
 function secured({ authority, certificate, key, mechanism, user, password }) {
   const read = (path) => (path ? fs.readFileSync(path) : undefined);
   const ssl = { ca: [read(authority)], cert: read(certificate), key: read(key) };
-  const sasl = { mechanism: SASL[mechanism], username: user, password };
-  return mechanism ? { ssl, sasl } : { ssl };
+  if (!mechanism) return { ssl };
+  if (mechanism === "OAUTHBEARER") {
+    const oauthBearerProvider = async () => ({ value: password });
+    return { ssl, sasl: { mechanism: "oauthbearer", oauthBearerProvider } };
+  }
+  return { ssl, sasl: { mechanism: SASL[mechanism], username: user, password } };
 }
 
 // Write numbered values and read them with a group.
