@@ -112,6 +112,28 @@ def test_approved_plan_runs_in_throttled_batches_and_leaves_no_throttle(
     )
 
 
+def test_approval_holds_for_a_topic_made_anew_with_the_same_replicas(
+    place: Place, operator: Operator
+) -> None:
+    place.create_cluster()
+    place.make("t", (0, 1))
+    moves = [move("t", 0, 2, 1)]
+    wanted = reassignment("r", "Explicit", moves=moves, approval="Manual")
+    place.kubectl.apply(wanted)
+    place.wait_for("reassignment", "r", "AwaitingApproval")
+    status = place.kubectl.get("reassignment", "r")["status"]
+    place.client.delete(znodes.topic_path("t"), recursive=True)
+    place.client.delete(znodes.topic_config_path("t"))
+    place.make("t", (0, 1))
+
+    wanted["spec"]["approvedPlanHash"] = status["planHash"]
+    place.kubectl.apply(wanted)
+    assert wait_for_request(place) == {TopicPartition("t", 0): (2, 1)}
+    place.finish_moves()
+    place.wait_for("reassignment", "r", "Completed")
+    assert place.kubectl.get("reassignment", "r")["status"]["planRef"] != status["planRef"]
+
+
 def test_foreign_request_is_waited_for_and_cancel_takes_everything_back(
     place: Place, operator: Operator
 ) -> None:

@@ -18,7 +18,7 @@ from odradek.values import TopicPartition
 from odradek.zk import znodes
 from odradek_operator.reassignment.decide import MoveState, ReassignmentDecision, ReassignmentPlan
 from odradek_operator.shared import status
-from odradek_operator.shared.objects import MANAGED_BY, Object, beginning, metadata
+from odradek_operator.shared.objects import MANAGED_BY, Object, beginning, digest, metadata
 from odradek_operator.shared.spec import Body, ResourceMeta, parse_time
 from odradek_operator.shared.status import Condition
 
@@ -214,23 +214,24 @@ def counts(decision: ReassignmentDecision) -> dict[str, int]:
     }
 
 
-def plan_name(meta: ResourceMeta, plan: ReassignmentPlan) -> str:
-    """Name of a plan's ConfigMap; another resource of the same name has another."""
-    return f"{beginning(meta.name)}-{meta.uid[:8]}-{plan.hash}"
-
-
 def plan_object(meta: ResourceMeta, plan: ReassignmentPlan) -> Object:
-    """Return the ConfigMap of a plan. Two keys are in the form that Kafka's own tool reads."""
+    """Return the ConfigMap of a plan. Two keys are in the form that Kafka's own tool reads.
+
+    It cannot be changed, so it is named by all that it holds: a topic that was made anew with the
+    same replicas has a plan of the same hash and of another incarnation. Another resource of the
+    same name has another one, too.
+    """
     details = {
         "incarnations": dict(plan.incarnations),
         "bytes": {str(one): size for one, size in sorted(plan.sizes.items())},
         "leaderless": sorted(map(str, plan.leaderless)),
     }
+    name = f"{beginning(meta.name)}-{meta.uid[:8]}-{plan.hash}-{digest(details)[:8]}"
     labels = {"app.kubernetes.io/managed-by": MANAGED_BY}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": metadata(meta, plan_name(meta, plan), labels),
+        "metadata": metadata(meta, name, labels),
         "immutable": True,
         "data": {
             PLAN_KEY: znodes.encode_reassignment(plan.targets).decode(),
