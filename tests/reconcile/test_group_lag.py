@@ -253,6 +253,8 @@ def test_request_is_carried_out_once_and_goes_on_with_the_offsets_it_began_with(
         assert reset.of_same_topics({P: 4}, body, {}) == {}
     assert reset.done(request, body)
     assert not reset.done(Reset("2", "Shift", False), body)
+    # A manifest of before that is applied again.
+    assert reset.done(Reset("1", "Shift", True), body)
     # What was only shown is not done.
     shown = reset.fields(request, reset.DRY_RUN, {}, {P: 4}, {P.topic: 7}, NOW)
     assert not reset.done(request, {"status": {"lastReset": shown}})

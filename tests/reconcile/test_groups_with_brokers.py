@@ -121,6 +121,10 @@ def test_group_in_both_stores_tells_its_lag_and_is_reset_once(running: Running) 
         assert found.get("phase") == phase, found
         return dict(found)
 
+    def is_looked_at() -> bool:
+        body = running.kubectl.get("consumergroup", "g")
+        return bool(body["status"]["observedGeneration"] == body["metadata"]["generation"])
+
     back = {"strategy": "Shift", "value": "-3"}
     running.kubectl.apply(reset(**back, dryRun=True))
     shown = eventually(lambda: last("DryRun"), "the dry run", pause_s=0.3)
@@ -148,10 +152,56 @@ def test_group_in_both_stores_tells_its_lag_and_is_reset_once(running: Running) 
     running.kubectl("annotate", "consumergroup", "g", "touched=2", "--overwrite")
     running.wait_for("consumergroup", "g", "Observed")
     assert committed(bootstrap, "g", "reset", 2) == [9, 17]
+    # Nor once the manifests of before are applied again, one after the other.
+    for again in (reset(**back, dryRun=True), reset(**back)):
+        running.kubectl.apply(again)
+        eventually(is_looked_at, "the operator has looked", pause_s=0.3)
+        assert last("Done")["after"] == {"reset-0": "9", "reset-1": "17"}
+    assert committed(bootstrap, "g", "reset", 2) == [9, 17]
 
     running.kubectl("delete", "consumergroup", "g", "--timeout=120s")
     assert committed(bootstrap, "g", "reset", 2) == [-1001, -1001]
     assert running.client.exists(consumers.group_path("g")) is None
+
+
+def test_reset_to_a_time_that_a_leader_cannot_tell_leaves_the_offsets(running: Running) -> None:
+    create_topic(running.cluster.bootstrap, "timeless", config={"message.format.version": "0.9.0"})
+    znode = consumers.offset_path("old", "timeless", 0)
+    running.client.create(znode, b"4", makepath=True)
+
+    def apply(**fields: Any) -> None:
+        reset = {"requestId": "a", **fields}
+        running.kubectl.apply(group("old", topics=["timeless"], reset=reset))
+
+    apply(strategy="Timestamp", value="2020-01-01T00:00:00Z")
+    waiting = running.wait_for("consumergroup", "old", "BrokersUnreachable")
+    assert "timeless-0" in waiting["message"]
+    assert "formats before 0.10" in waiting["message"]
+    assert (status(running, "old").get("lastReset"), running.client.get(znode)[0]) == (None, b"4")
+    apply(strategy="Earliest")
+    eventually(lambda: running.client.get(znode)[0] == b"0", "the reset", pause_s=0.3)
+    running.kubectl("delete", "consumergroup", "old")
+
+
+def test_lag_of_a_group_is_not_told_without_that_of_a_topic_that_cannot_be_read(
+    running: Running,
+) -> None:
+    create_topic(running.cluster.bootstrap, "readable")
+    produce_all(running.cluster.bootstrap, "readable", [b"%d" % one for one in range(9)])
+    running.client.create(znodes.topic_path("unreadable"), b"{")
+    for topic in ("readable", "unreadable"):
+        running.client.create(consumers.offset_path("both", topic, 0), b"4", makepath=True)
+
+    def seen() -> tuple[int | None, int]:
+        told = status(running, "both")
+        return told.get("totalLag"), sum(one["lag"] for one in told.get("worstPartitions", ()))
+
+    running.kubectl.apply(group("both"))
+    eventually(lambda: seen() == (None, 5), "the part of the lag that is known", pause_s=0.3)
+    running.client.delete(znodes.topic_path("unreadable"))
+    running.kubectl("annotate", "consumergroup", "both", "touched=1")
+    eventually(lambda: seen() == (5, 5), "the lag", pause_s=0.3)
+    running.kubectl("delete", "consumergroup", "both")
 
 
 @pytest.mark.full(

@@ -18,6 +18,7 @@ from odradek_operator.shared.store import ResourceStore, key_of
 from odradek_operator.shared.zookeeper_login import ClientFiles
 from tests.reconcile.drivers import reporting
 from tests.reconcile.in_memory import (
+    as_ready,
     cluster,
     elsewhere,
     existing_topic,
@@ -97,8 +98,15 @@ def test_job_is_not_stopped_for_a_reset_that_cannot_be_carried_out_now() -> None
     asking = resource("ConsumerGroup", "g", reset=reset, **wanted)
     kube = run([asking], [cluster(), pod], zookeeper)
     assert reason(kube, "ConsumerGroup", "g") == "BrokersUnreachable"
+    # Nobody leads it yet.
+    zookeeper.take(znodes.state_path("t", 0))
+    kube = run([asking], [cluster(), pod], zookeeper)
+    waits = condition_of(kube.statuses[-1], "Ready")
+    assert waits is not None
+    assert waits["message"] == "no leader of t-0 is known"
+    zookeeper.take(znodes.topic_path("t"))
     unheard = resource("ConsumerGroup", "g", reset=reset, **wanted)
-    refused = run([unheard], [cluster(), pod], group_with_offsets())
+    refused = run([unheard], [cluster(), pod], zookeeper)
     assert reason(refused, "ConsumerGroup", "g") == "ResetWithoutPartitions"
     left = refused.get("", "ConsumerGroup", "n", "g")
     assert left is not None
@@ -109,6 +117,17 @@ def test_job_is_not_stopped_for_a_reset_that_cannot_be_carried_out_now() -> None
     assert reason(paused, "ConsumerGroup", "g") == "Paused"
     for each in (kube, refused, paused):
         assert each.names("Pod") == ["g-driver"]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_reset_that_has_begun_is_not_carried_out_once_it_shall_be_a_dry_run(dry_run: bool) -> None:
+    asked = {"requestId": "a", "strategy": "Earliest", "dryRun": dry_run}
+    begun = {"requestId": "a", "phase": "Applying", "after": {"t-0": "3"}, "topics": {"t": "77"}}
+    wanted: dict[str, Any] = {"clusterRef": {"name": "c"}, "group": "g", "reset": asked}
+    group = as_ready(resource("ConsumerGroup", "g", **wanted), "Observed", lastReset=begun)
+    zookeeper = group_with_offsets()
+    run([group], [cluster()], zookeeper)
+    assert bool(zookeeper.committed) is not dry_run
 
 
 def test_offsets_that_are_in_the_brokers_are_not_said_to_be_deleted_while_none_answers() -> None:

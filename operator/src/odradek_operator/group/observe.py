@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from odradek import lag as rule
-from odradek.values import TopicPartition
+from odradek.values import NO_LEADER, TopicPartition
 from odradek.zk import consumers
 from odradek_operator.group import conditions as group_conditions
 from odradek_operator.group import coordinator, reset
@@ -153,7 +153,7 @@ def _look(
     view = view_group(zookeeper, brokers, wanted)
     # Read topics after commits: where these went with a topic, it is gone by now, or about to go.
     topics = observe.topics(zookeeper, sorted({*_topics(zookeeper, wanted, view), *recorded}))
-    leaders = _leaders(topics)
+    leaders = _leaders(topics, view)
     present = {
         name: one.incarnation
         for name, one in topics.items()
@@ -200,17 +200,24 @@ def view_group(zookeeper: ZooKeeper, brokers: OperatorClient, wanted: GroupSpec)
 def find_leaders(
     zookeeper: ZooKeeper, wanted: GroupSpec, view: ObservedGroup
 ) -> dict[TopicPartition, int]:
-    """Return the partitions of a group's topics with their leaders."""
-    return _leaders(observe.topics(zookeeper, _topics(zookeeper, wanted, view)))
+    """Return the partitions of a group's topics with their leaders, NO_LEADER for unknown ones."""
+    return _leaders(observe.topics(zookeeper, _topics(zookeeper, wanted, view)), view)
 
 
-def _leaders(topics: Mapping[str, TopicView]) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(name, partition): int(state.leader)
-        for name, topic in topics.items()
-        for partition, state in topic.states.items()
-        if topic.assignment is not None and partition in topic.assignment.partitions
+def _leaders(topics: Mapping[str, TopicView], view: ObservedGroup) -> dict[TopicPartition, int]:
+    """Return the leader per partition: NO_LEADER where there is none, or where that, or the topic
+    itself, cannot be read. Left out, such partitions would count as read.
+    """
+    unreadable = {name for name, topic in topics.items() if topic.unreadable is not None}
+    found: dict[TopicPartition, int] = {
+        one: NO_LEADER for one in view.committed if one.topic in unreadable
     }
+    for name, topic in topics.items():
+        for partition in topic.assignment.partitions if topic.assignment is not None else ():
+            state = topic.states.get(partition)
+            leader = NO_LEADER if state is None else state.leader
+            found[TopicPartition(name, partition)] = leader
+    return found
 
 
 def _topics(zookeeper: ZooKeeper, wanted: GroupSpec, view: ObservedGroup) -> list[str]:

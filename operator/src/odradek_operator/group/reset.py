@@ -95,8 +95,8 @@ def compute(
 ) -> dict[TopicPartition, int]:
     """Return the offset of each partition whose log is known, never outside of the log.
 
-    `found` is what the leaders answered to `request.question`. A Shift leaves a partition without a
-    commit alone: there is nothing to be shifted.
+    `found` is what the leaders answered to `request.question`, for each of these. A Shift leaves a
+    partition without a commit alone: there is nothing to be shifted.
     """
     wanted: dict[TopicPartition, int] = {}
     for partition, end in ends.items():
@@ -111,23 +111,26 @@ def compute(
                 target = request.number
             case _:
                 # No record is that late: continue at the end.
-                target = found.get(partition, end)
-                target = end if target < 0 else target
+                target = found[partition] if found[partition] >= 0 else end
         wanted[partition] = min(max(target, begins[partition]), end)
     return wanted
 
 
 def done(request: Reset, body: Body) -> bool:
-    """Return whether this request is complete; a dry run is once its offsets are shown."""
+    """Return whether this request is complete; a dry run is once its offsets are shown.
+
+    A dry run of what is done already shows nothing new: it would forget that it is done.
+    """
     last = body.get("status", {}).get("lastReset", {})
-    phase = DRY_RUN if request.dry_run else DONE
-    return bool(last.get("requestId") == request.request_id and last.get("phase") == phase)
+    phases = (DRY_RUN, DONE) if request.dry_run else (DONE,)
+    return last.get("requestId") == request.request_id and last.get("phase") in phases
 
 
 def begun(request: Reset, body: Body) -> dict[TopicPartition, int] | None:
-    """Return the target offsets of a request in progress."""
+    """Return the target offsets of a request in progress; none is that shall be a dry run now."""
     last = body.get("status", {}).get("lastReset", {})
-    if last.get("requestId") != request.request_id or last.get("phase") != APPLYING:
+    is_same = last.get("requestId") == request.request_id and last.get("phase") == APPLYING
+    if request.dry_run or not is_same:
         return None
     return {_partition(name): int(text) for name, text in last.get("after", {}).items()}
 

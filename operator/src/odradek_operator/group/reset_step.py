@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from odradek.values import TopicPartition
+from odradek.values import NO_LEADER, TopicPartition
 from odradek.zk import consumers, operations, znodes
 from odradek_operator.group import coordinator, reset
 from odradek_operator.group.coordinator import GroupBusyError
@@ -92,14 +92,18 @@ class ResetStep:
         # Before the logs: if a topic is made anew in between, the next step sees that.
         incarnations = self._incarnations(self.leaders)
         if len(self.leaders) > reset.LARGEST:
-            text = f"at most {reset.LARGEST} per reset: set spec.topics"
+            text = f"at most {reset.LARGEST} per reset: set spec.topics, or use odradek groups"
             return _refused("ResetTooLarge", f"{len(self.leaders)} partitions; {text}")
-        begins = coordinator.find_offsets(self.brokers, self.leaders, reset.EARLIEST)
-        ends = coordinator.find_offsets(self.brokers, self.leaders, reset.LATEST)
-        found = coordinator.find_offsets(self.brokers, self.leaders, self.request.question)
-        missing = set(self.leaders) - set(begins) | set(self.leaders) - set(ends)
-        if missing:
-            return waits("BrokersUnreachable", f"the leader of {min(missing)} does not answer")
+        questions = {reset.EARLIEST, reset.LATEST, self.request.question}
+        answers = {
+            question: coordinator.find_offsets(self.brokers, self.leaders, question)
+            for question in sorted(questions)
+        }
+        for question, answered in answers.items():
+            if missing := self.leaders.keys() - answered.keys():
+                return waits("BrokersUnreachable", self._why_missing(min(missing), question))
+        begins, ends = answers[reset.EARLIEST], answers[reset.LATEST]
+        found = answers[self.request.question]
         committed = self.view.committed
         targets = {**reset.compute(self.request, committed, begins, ends, found), **(kept or {})}
         if not targets:
@@ -111,6 +115,15 @@ class ResetStep:
         now = self.context.now()
         last = reset.fields(self.request, phase, committed, targets, incarnations, now)
         return Outcome(last)
+
+    def _why_missing(self, partition: TopicPartition, question: int) -> str:
+        """Return why an offset of a partition is not known."""
+        if self.leaders[partition] == NO_LEADER:
+            return f"no leader of {partition} is known"
+        text = f"the leader of {partition} does not answer"
+        if question >= 0:
+            text = f"{text}, or has no times: records of message formats before 0.10 have none"
+        return text
 
     def _incarnations(self, partitions: Iterable[TopicPartition]) -> dict[str, int]:
         """Return the transactions that created the present topics of these partitions."""
