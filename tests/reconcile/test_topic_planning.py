@@ -346,6 +346,16 @@ def test_placement_by_hand_moves_only_what_is_elsewhere() -> None:
     assert step.wanted["spec"]["moves"] == [{"topic": "t", "partition": 1, "replicas": [2]}]
 
 
+def test_placement_by_hand_with_more_replicas_moves_first_and_grows_then() -> None:
+    wanted = body(replicaAssignment={"0": [0, 1], "1": [0, 1], "2": [2, 0]})
+    (step,) = plan(wanted, existing(2, 1), known=77).steps
+    assert isinstance(step, StartMove)
+    assert [one["partition"] for one in step.wanted["spec"]["moves"]] == [0, 1]
+    (step,) = plan(wanted, existing(2, 2), known=77).steps
+    assert isinstance(step, GrowTopic)
+    assert step.assignment.partitions[2] == (2, 0)
+
+
 def test_topic_that_others_grew_is_reported_and_left() -> None:
     done = plan(body(partitions=2), existing(4), known=77)
     assert (done.steps, reason(done)) == ((), "PartitionDecreaseUnsupported")

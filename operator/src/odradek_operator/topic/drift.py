@@ -77,7 +77,12 @@ def _factors(actual: TopicAssignment) -> set[int]:
 
 def factor_differs(spec: TopicSpec, actual: TopicAssignment) -> bool:
     """Return whether a partition has another number of replicas than the spec names."""
-    return spec.replication_factor is not None and _factors(actual) != {spec.replication_factor}
+    return spec.replication_factor is not None and not has_factor(actual, spec.replication_factor)
+
+
+def has_factor(actual: TopicAssignment, factor: int) -> bool:
+    """Return whether each partition has so many replicas."""
+    return _factors(actual) == {factor}
 
 
 def moved_partitions(spec: TopicSpec, actual: TopicAssignment) -> list[int]:

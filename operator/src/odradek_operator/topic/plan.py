@@ -327,6 +327,9 @@ def _grow(
 ) -> GrowTopic | tuple[str, str] | None:
     if not _wants_more(spec, actual) or actual.adding or actual.removing:
         return None
+    if spec.assignment and not drift.has_factor(actual, len(spec.assignment[0])):
+        # Partitions of a topic have as many replicas each: first those that there are get theirs.
+        return None
     assert spec.partitions is not None
     have = len(actual.partitions)
     try:
