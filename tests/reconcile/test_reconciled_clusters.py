@@ -10,7 +10,7 @@ from odradek_operator.loop.reconciler import Reconciler
 from odradek_operator.shared.spec import ClusterKey
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import ResourceStore, key_of
-from tests.reconcile.in_memory import cluster, existing_topic, reason, run, status_of
+from tests.reconcile.in_memory import as_ready, cluster, existing_topic, reason, run, status_of
 from tests.support.memory import MemoryPool, MemoryZooKeeper, context
 
 
@@ -54,6 +54,17 @@ def test_cluster_that_is_refused_goes_on_to_show_what_is_so_and_what_settings_ne
         assert [(one["id"], one["registered"]) for one in found["brokers"]] == [(0, True)]
         assert "controllerId" not in found
         assert "app.kubernetes.io" in found["selector"]
+
+
+def test_cluster_whose_deletion_waits_for_its_brokers_is_ready_no_more() -> None:
+    body = as_ready(cluster(), "BrokersReady", **SHOWN, offlinePartitions=0)
+    body["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    kube = run([body], [], existing_topic())
+    assert reason(kube, "KafkaCluster", "c") == "Deleting"
+    found = status_of(kube)
+    assert found["brokers"] == [{"id": 0, "node": "a"}]
+    assert found.keys().isdisjoint({"controllerId", "replicas", "offlinePartitions"})
+    assert kube.names("StatefulSet") == []
 
 
 def test_new_cluster_makes_no_brokers_while_nobody_knows_whether_their_ids_are_free() -> None:

@@ -108,7 +108,10 @@ def reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> fl
 def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> float:
     meta = spec.parse_meta(body)
     if meta.deleting:
-        # Children go by their owner references, claims by the StatefulSet's retention policy.
+        # Children go by their owner references, claims by the StatefulSet's retention policy. The
+        # resource is there meanwhile if its deletion waits for them, or for a finalizer of others.
+        ending = status.progressing("Deleting", "brokers and what else it has go with it")
+        status_update.write_status(context, body, ending, _unseen(body))
         return STEADY_SECONDS
     try:
         wanted = cluster_spec.parse_cluster(body)
