@@ -9,13 +9,20 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
+from odradek.values import TopicPartition
 from odradek.zk import znodes
-from odradek_operator.reassignment import throttle
-from odradek_operator.reassignment.decide import DEAD_AFTER
+from odradek_operator.reassignment import requests, throttle
+from odradek_operator.reassignment.decide import (
+    DEAD_AFTER,
+    MoveState,
+    ReassignmentDecision,
+    ReassignmentPlan,
+)
 from odradek_operator.shared import zookeeper
 from odradek_operator.shared.views import FINISHED_PHASES
 from tests.reconcile import kills, real_brokers
 from tests.reconcile.conftest import once_reachable
+from tests.reconcile.in_memory import NOBODY_LISTENS
 from tests.reconcile.kills import Fuse
 from tests.reconcile.real_brokers import (
     Running,
@@ -265,3 +272,17 @@ def test_data_moves_and_a_move_that_is_cancelled_leaves_everything_as_it_was(
     assert (set(left.partitions.values()), left.adding, left.removing) == ({(3, 2)}, {}, {})
     assert running.client.exists(znodes.REASSIGN_PARTITIONS_PATH) is None
     assert sorted(consume_all(bootstrap, "moved", 4, len(values))) == sorted(values)
+
+    # How much there is, and how much was copied, is told only once all who know it have said so.
+    first, second = (TopicPartition("moved", one) for one in range(2))
+    plan = ReassignmentPlan({first: (1, 2), second: (1, 2)}, {first: (3,), second: (3,)}, {})
+    listening = {one.broker_id: ("127.0.0.1", one.port) for one in running.cluster.brokers.values()}
+    unheard = listening | {3: ("127.0.0.1", NOBODY_LISTENS)}
+    sizes = requests.sizes(listening, plan)
+    assert sizes.keys() == {first, second}
+    assert requests.sizes(unheard, plan) == requests.sizes({}, plan) == {}
+    states = {first: MoveState.DONE, second: MoveState.MOVING}
+    to_third = ReassignmentPlan(plan.originals, plan.targets, {}, sizes)
+    copied = requests.moved(listening, to_third, ReassignmentDecision(states))
+    assert copied == sizes[first] + sizes[second]
+    assert requests.moved(unheard, to_third, ReassignmentDecision(states)) is None

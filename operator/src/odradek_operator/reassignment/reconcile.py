@@ -372,11 +372,15 @@ class _Pass:
         self, plan: ReassignmentPlan, decision: ReassignmentDecision, **fields: Any
     ) -> None:
         now = self.context.now()
-        moved = None
+        moved, total = None, 0
         if plan.sizes and decision.rolling_back is None:
             moved = requests.moved(self.around.endpoints, plan, decision, self.around.security)
-            fields["bytes"] = {"total": plan.total_bytes, "moved": moved}
-        total = plan.total_bytes if moved is not None else 0
+            total = plan.total_bytes
+        if moved is not None:
+            fields["bytes"] = {"total": total, "moved": moved}
+        if moved is not None or not total:
+            fields["percent"] = percent(decision, moved, total)
+        # Otherwise both stay as they were when all who copy answered.
         eta = None
         if self.memory.started is not None:
             eta = arrival(self.memory.started, now, moved, total)
@@ -386,7 +390,6 @@ class _Pass:
             reason,
             message,
             partitions=reassignment_status.counts(decision),
-            percent=percent(decision, moved, total),
             eta=reassignment_status.stamp(eta),
             **fields,
         )

@@ -30,13 +30,13 @@ def replica_bytes(
     ids: Iterable[int],
     partitions: Iterable[TopicPartition],
     security: OperatorSecurity | None = None,
-) -> dict[tuple[TopicPartition, int], int]:
-    """Return bytes per partition and broker; those of unreachable brokers are missing."""
+) -> dict[int, dict[TopicPartition, int]]:
+    """Return bytes per broker and partition; brokers that do not answer are missing."""
     topics = [
         DescribableLogDirTopic(topic=topic, partition_index=numbers)
         for topic, numbers in _by_topic(partitions).items()
     ]
-    found: dict[tuple[TopicPartition, int], int] = {}
+    found: dict[int, dict[TopicPartition, int]] = {}
     if not topics:
         return found
     with OperatorClient(endpoints, security) as brokers:
@@ -46,12 +46,13 @@ def replica_bytes(
             except BrokerError as error:
                 log.info("%s", error)
                 continue
-            for folder in answer.results:
-                for topic in folder.topics:
-                    for replica in topic.partitions:
-                        if not replica.is_future_key:
-                            partition = TopicPartition(topic.name, replica.partition_index)
-                            found[partition, broker_id] = replica.partition_size
+            found[broker_id] = {
+                TopicPartition(topic.name, replica.partition_index): replica.partition_size
+                for folder in answer.results
+                for topic in folder.topics
+                for replica in topic.partitions
+                if not replica.is_future_key
+            }
     return found
 
 
@@ -65,12 +66,16 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 def sizes(
     endpoints: Endpoints, plan: ReassignmentPlan, security: OperatorSecurity | None = None
 ) -> dict[TopicPartition, int]:
-    """Return the size of the largest replica per partition of a plan."""
+    """Return the size of the largest replica per partition of a plan.
+
+    None are returned unless those of all partitions are known: a sum of some says nothing.
+    """
     holders = {one for replicas in plan.originals.values() for one in replicas}
     largest: dict[TopicPartition, int] = {}
-    for (partition, _), size in replica_bytes(endpoints, holders, plan.targets, security).items():
-        largest[partition] = max(size, largest.get(partition, 0))
-    return largest
+    for replicas in replica_bytes(endpoints, holders, plan.targets, security).values():
+        for partition, size in replicas.items():
+            largest[partition] = max(size, largest.get(partition, 0))
+    return largest if largest.keys() == plan.targets.keys() else {}
 
 
 def moved(
@@ -78,16 +83,23 @@ def moved(
     plan: ReassignmentPlan,
     decision: ReassignmentDecision,
     security: OperatorSecurity | None = None,
-) -> int:
-    """Return how many bytes have been copied, partly copied replicas included."""
+) -> int | None:
+    """Return how many bytes have been copied, partly copied replicas included.
+
+    None if a broker that copies does not answer.
+    """
     done = [one for one, state in decision.states.items() if state is MoveState.DONE]
     moving = [one for one, state in decision.states.items() if state is MoveState.MOVING]
     copied = sum(len(plan.added(one)) * plan.sizes.get(one, 0) for one in done)
     targets = {broker for one in moving for broker in plan.added(one)}
-    for (partition, broker), size in replica_bytes(endpoints, targets, moving, security).items():
-        if broker in plan.added(partition):
-            # A topic that is written to grows beyond what the plan counted.
-            copied += min(size, plan.sizes.get(partition, 0))
+    held = replica_bytes(endpoints, targets, moving, security)
+    if held.keys() != targets:
+        return None
+    for broker, replicas in held.items():
+        for partition, size in replicas.items():
+            if broker in plan.added(partition):
+                # A topic that is written to grows beyond what the plan counted.
+                copied += min(size, plan.sizes.get(partition, 0))
     return copied
 
 
