@@ -77,6 +77,21 @@ async def test_an_in_sync_replica_that_is_no_replica_leaves_the_set(broker: Repl
     assert change.isr == (1,)
 
 
+@pytest.mark.parametrize("limit", [None, "2"])
+async def test_a_follower_may_lag_by_messages_where_the_broker_says_so(
+    tmp_path: Path, limit: str | None
+) -> None:
+    settings = {} if limit is None else {"replica_lag_max_messages": limit}
+    async with Replicas(tmp_path, **settings) as broker:
+        await broker.lead(isr=(1, 2), replicas=(1, 2))
+        partition = broker.manager.partitions[KEY]
+        await produce(broker, b"a", b"b", acks=1)
+        assert partition.propose_shrink() is None
+        await produce(broker, b"c", acks=1)
+        change = partition.propose_shrink()
+        assert (None if change is None else change.isr) == (None if limit is None else (1,))
+
+
 async def test_acks_all_waits_for_the_followers_fetch(broker: Replicas) -> None:
     await broker.lead(isr=(1, 2), replicas=(1, 2))
     waiting = asyncio.create_task(produce(broker, b"a", timeout_ms=60_000))
