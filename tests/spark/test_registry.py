@@ -36,6 +36,9 @@ def record(**types: str) -> str:
     return json.dumps({"type": "record", "name": "r", "fields": fields})
 
 
+TEXT = '{"type": "record", "name": "r", "fields": [{"name": "t", "type": "string"}]}'
+
+
 @pytest.fixture(scope="module")
 def fake() -> Iterator[FakeRegistry]:
     with serving() as running:
@@ -77,6 +80,36 @@ def test_records_of_every_schema_become_columns_of_one_and_others_are_kept(
     assert corrupt == [None, None, "AA==", "AQAAAAECBg==", "AAAAAAH/", None]
     # Each schema is asked for once per process.
     assert fake.asked["/base/schemas/ids/1"] == 1
+
+
+# Lengths of a string: of more bytes than a heap has, and than an array may have.
+@pytest.mark.parametrize("length", ["EEFFFFFF0F", "FEFFFFFF0F"])
+def test_record_that_says_it_has_more_than_memory_is_kept_as_others_that_do_not_match(
+    spark: SparkSession, fake: FakeRegistry, length: str
+) -> None:
+    new = sources.parse_avro(spark, fake.schemas[2]["schema"])
+    # Neither a number nor null, then the string.
+    bomb = spark.sql(f"select X'00000000020002{length}' as value")
+    found = sources.parse_records(raw(bomb), "avro", new, fake.url).collect()
+    assert [(row["t"], row["_corrupt"] is None) for row in found] == [(None, False)]
+    # Without a registry Spark reads the bytes itself.
+    plain = sources.parse_avro(spark, TEXT)
+    bomb = spark.sql(f"select X'{length}' as value")
+    found = sources.parse_records(raw(bomb), "avro", plain).collect()
+    assert [(row["t"], row["_corrupt"] is None) for row in found] == [(None, False)]
+
+
+def test_bytes_that_are_no_id_of_a_registry_are_no_header(
+    spark: SparkSession, fake: FakeRegistry
+) -> None:
+    new = fake.schemas[2]["schema"]
+    values = spark.sql("select X'00FFFFFFFF02' as value").union(
+        written(spark, 2, new, "2L as n, 'x' as t")
+    )
+    assert registry.newest_id(values) == 2
+    schema = sources.parse_avro(spark, new)
+    found = sources.parse_records(raw(values), "avro", schema, fake.url).collect()
+    assert [(row["n"], row["_corrupt"]) for row in found] == [(None, "AP////8C"), (2, None)]
 
 
 @pytest.mark.full(

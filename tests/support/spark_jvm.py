@@ -12,6 +12,7 @@ from unittest import mock
 from pyspark import SparkConf
 from pyspark.java_gateway import launch_gateway
 
+from odradek_spark import cluster_conf
 from tests.support import spark_jars
 
 # How the program of a process begins that takes the JVM and is called by it. Java tells Python of
@@ -75,6 +76,7 @@ def shared(folder: Path, environment: Mapping[str, str] | None = None) -> Iterat
     """
     settings = {
         **spark_jars.INTERPRETED,
+        **cluster_conf.JAVA_OPTIONS,
         "spark.driver.memory": "640m",
         "spark.driver.extraJavaOptions": " ".join(spark_jars.java_options()),
     }

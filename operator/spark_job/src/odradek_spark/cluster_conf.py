@@ -26,6 +26,24 @@ AUTH_FILE = f"{AUTH_MOUNT}/secret"
 # The file of `clientConfig` is here: executors read it themselves (see broker_access).
 BROKERS_MOUNT = "/etc/odradek/brokers"
 
+# Avro takes the memory for as many bytes or items as a record says that it has, before it looks
+# whether they are there: a record of ten bytes could end a JVM. One that says more is corrupt.
+_MOST_AVRO_BYTES = 32 * MIB
+_MOST_AVRO_ITEMS = 8 * 1024 * 1024
+_AVRO_LIMITS = " ".join(
+    f"-Dorg.apache.avro.limits.{name}.maxLength={most}"
+    for name, most in (
+        ("bytes", _MOST_AVRO_BYTES),
+        ("string", _MOST_AVRO_BYTES),
+        ("collectionItems", _MOST_AVRO_ITEMS),
+    )
+)
+# Spark puts these before the extraJavaOptions that sparkConf may set.
+JAVA_OPTIONS = {
+    "spark.driver.defaultJavaOptions": _AVRO_LIMITS,
+    "spark.executor.defaultJavaOptions": _AVRO_LIMITS,
+}
+
 # Properties that the job depends on; sparkConf may not set them.
 _RESERVED = (
     "spark.master",
@@ -98,6 +116,7 @@ def _common(job: Job) -> dict[str, str]:
         # A record that Spark cannot read again is lost; fail the query instead of skipping it
         # (row 31).
         "spark.sql.files.ignoreMissingFiles": "false",
+        **JAVA_OPTIONS,
     }
 
 

@@ -21,7 +21,11 @@ _NEWEST = "registry_schema_id"
 
 def newest_id(raw: DataFrame) -> int | None:
     """Return the highest id in the headers of these records, None if no record has one."""
-    marked = raw.where("octet_length(value) >= 5 and substring(value, 1, 1) = X'00'")
+    # An id is positive: a larger number is that of other bytes.
+    marked = raw.where(
+        "octet_length(value) >= 5 and substring(value, 1, 1) = X'00'"
+        " and substring(value, 2, 1) < X'80'"
+    )
     number = F.conv(F.hex(F.substring("value", 2, 4)), 16, 10).cast("int")
     found = marked.select(F.max(number)).collect()[0][0]
     return None if found is None else int(found)

@@ -5,7 +5,6 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
-import org.apache.avro.AvroRuntimeException;
 import org.apache.avro.Schema;
 import org.apache.avro.generic.GenericDatumReader;
 import org.apache.avro.generic.GenericDatumWriter;
@@ -30,8 +29,12 @@ public final class RegistryDecoder implements UDF3<byte[], String, String, byte[
     if (value == null || value.length < HEADER || value[0] != 0) {
       return null;
     }
+    int id = ByteBuffer.wrap(value, 1, 4).getInt();
+    if (id < 0) {
+      return null; // no registry has such an id
+    }
     Schema wanted = WANTED.computeIfAbsent(schema, text -> new Schema.Parser().parse(text));
-    Schema written = Registry.at(url).schema(ByteBuffer.wrap(value, 1, 4).getInt());
+    Schema written = Registry.at(url).schema(id);
     try {
       BinaryDecoder decoder =
           DecoderFactory.get().binaryDecoder(value, HEADER, value.length - HEADER, null);
@@ -44,8 +47,8 @@ public final class RegistryDecoder implements UDF3<byte[], String, String, byte[
       new GenericDatumWriter<>(wanted).write(datum, encoder);
       encoder.flush();
       return bytes.toByteArray();
-    } catch (IOException | AvroRuntimeException | IndexOutOfBoundsException e) {
-      return null;
+    } catch (IOException | RuntimeException e) {
+      return null; // whoever may write to the topic chooses the bytes, and so what they lead Avro to
     }
   }
 }
