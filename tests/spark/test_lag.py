@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -22,6 +24,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import ListOffsetsResultInfo
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
+from odradek import http_server
 from odradek.values import TopicPartition
 from odradek_spark import endpoint, lag
 from odradek_spark.broker_access import BrokerAccess
@@ -141,12 +144,26 @@ def test_client_that_does_not_wait_for_its_answer_leaves_no_trace(
             assert asked.wait(60)
             # Close with a reset, as a prober does that has no more time.
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        gone.set()
-        answering[0].join(60)
-        assert not answering[0].is_alive()
     finally:
+        gone.set()
         server.stop()
+    answering[0].join(60)
+    assert not answering[0].is_alive()
     assert capfd.readouterr() == ("", "")
+
+
+def test_peers_that_ask_for_nothing_take_no_threads_and_hold_up_no_probe(
+    served: tuple[list[endpoint.Status], str],
+) -> None:
+    _, url = served
+    port = urllib.parse.urlsplit(url).port
+    threads = threading.active_count()
+    with contextlib.ExitStack() as peers:
+        for _ in range(200):
+            peers.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+        assert get(f"{url}/healthz") == "ok\n"
+        assert json.loads(get(f"{url}/status"))["state"] == endpoint.STARTING
+        assert threading.active_count() <= threads + http_server.POOL_THREADS
 
 
 def test_lag_has_the_names_that_dashboards_know(

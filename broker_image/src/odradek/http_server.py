@@ -60,6 +60,8 @@ def plain(status: HTTPStatus, text: str) -> HttpAnswer:
 class HttpServer:
     """Serves a port of one address, or of every one (`host` is ""). Raises OSError if it cannot.
 
+    `port` 0 is any free one, which the attribute then names.
+
     `quick` answers what needs no waiting, from the server's thread, or returns None. Then `slow`
     answers, in a pool.
     """
@@ -78,6 +80,7 @@ class HttpServer:
         self._asked: dict[asyncio.Task[object], None] = {}
         self._pool = ThreadPoolExecutor(POOL_THREADS, "metrics")
         self._sock = _bound(host, port)
+        self.port: int = self._sock.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from odradek.http_server import HttpAnswer
 from odradek_operator import health
 from odradek_operator.loop import departure
 from odradek_operator.loop.lease import Leases, NotHolderError
@@ -156,7 +157,7 @@ class Runtime:
         for pages in self._pages:
             pages.close()
 
-    def _healthz(self) -> health.Page:
+    def _healthz(self) -> HttpAnswer:
         stuck = self.queues.stuck
         if stuck:
             return health.say(False, f"stuck work queues: {', '.join(stuck)}")
@@ -172,7 +173,7 @@ class Runtime:
             for connect, age in self._zookeepers.sessions().items()
         ]
 
-    def _readyz(self) -> health.Page:
+    def _readyz(self) -> HttpAnswer:
         return health.say(
             self._lease.held, "holds the Lease" if self._lease.held else "waiting for the Lease"
         )

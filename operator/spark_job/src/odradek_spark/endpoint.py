@@ -5,13 +5,11 @@ measurement. Each scrape builds the series from it: every existing partition has
 deleted one has none. The names are those of kafka_exporter, which lag dashboards know.
 """
 
-import contextlib
 import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http import HTTPStatus
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -19,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from odradek.clock import wall_ms
+from odradek.http_server import HttpAnswer, HttpRequest, HttpServer, plain
 from odradek_spark.config import REFRESH_INTERVAL_S
 from odradek_spark.lag import Measurement, PartitionLag
 
@@ -202,56 +201,36 @@ class MetricsEndpoint:
     healthy: Callable[[], bool]
     now_ms: Callable[[], int] = wall_ms
     host: str = ""
-    _server: ThreadingHTTPServer | None = field(default=None, init=False)
+    _server: HttpServer | None = field(default=None, init=False)
+    _registry: CollectorRegistry = field(default_factory=CollectorRegistry, init=False)
 
     def start(self) -> None:
         """Serve from a thread of its own. Raises OSError if the port is in use."""
-        registry = CollectorRegistry()
-        registry.register(_DriverCollector(self.group, self.status))
-        self._server = ThreadingHTTPServer((self.host, self.port), _request_handler(self, registry))
-        self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, name="endpoint", daemon=True).start()
+        self._registry.register(_DriverCollector(self.group, self.status))
+        self._server = HttpServer(self.port, self._probe, self._answer, self.host)
+        self.port = self._server.port
 
     def stop(self) -> None:
         """Stop serving."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
+            self._server.stop()
+
+    def _probe(self, request: HttpRequest) -> HttpAnswer | None:
+        if request.path != "/healthz":
+            return None
+        if self.healthy():
+            return plain(HTTPStatus.OK, "ok")
+        return plain(HTTPStatus.SERVICE_UNAVAILABLE, "the batch loop hangs")
+
+    def _answer(self, request: HttpRequest) -> HttpAnswer:
+        match request.path:
+            case "/metrics":
+                return _ok(CONTENT_TYPE_LATEST, generate_latest(self._registry))
+            case "/status":
+                document = status_document(self.status(), self.now_ms())
+                return _ok("application/json", json.dumps(document).encode())
+        return plain(HTTPStatus.NOT_FOUND, "/metrics /status /healthz")
 
 
-def _request_handler(
-    endpoint: MetricsEndpoint, registry: CollectorRegistry
-) -> type[BaseHTTPRequestHandler]:
-    class MetricsRequestHandler(BaseHTTPRequestHandler):
-        timeout = 10  # seconds that an idle client may block a thread
-
-        def handle(self) -> None:
-            # A probe or scrape that had no time to wait for its answer is no error of the driver.
-            with contextlib.suppress(ConnectionError):
-                super().handle()
-
-        def do_GET(self) -> None:
-            if self.path == "/metrics":
-                self._answer(200, CONTENT_TYPE_LATEST, generate_latest(registry))
-            elif self.path == "/status":
-                body = json.dumps(status_document(endpoint.status(), endpoint.now_ms())).encode()
-                self._answer(200, "application/json", body)
-            elif self.path == "/healthz":
-                healthy = endpoint.healthy()
-                text = b"ok\n" if healthy else b"the batch loop hangs\n"
-                self._answer(200 if healthy else 503, "text/plain", text)
-            else:
-                self._answer(404, "text/plain", b"/metrics /status /healthz\n")
-
-        def _answer(self, code: int, kind: str, body: bytes) -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Log nothing: scrapes come every few seconds."""
-
-    return MetricsRequestHandler
+def _ok(kind: str, body: bytes) -> HttpAnswer:
+    return HttpAnswer("200 OK", {"Content-Type": kind}, body)
