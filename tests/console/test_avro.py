@@ -5,8 +5,10 @@ The registry is a small HTTP server that answers as Confluent's does: no real on
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -177,6 +179,53 @@ def test_half_a_pair_of_surrogates_is_shown_as_it_was_written() -> None:
 )
 def test_a_registry_that_answers_nonsense_is_told(answer: bytes) -> None:
     assert avro.read_answer(1, answer).why
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        rb'{"schema": "{}", "schemaType": "\ud800"}',
+        json.dumps({"schema": r'{"type": "enum", "name": "\ud800", "symbols": ["a", "b"]}'}).encode(),
+        json.dumps(
+            {
+                "schema": r'{"type": "record", "name": "\ud800", "fields": ['
+                r'{"name": "a", "type": "\ud800"}]}'
+            }
+        ).encode(),
+    ],
+    ids=["kind", "name", "name of a schema that is not safe"],
+)
+def test_half_a_pair_of_surrogates_in_a_schema_can_be_on_a_page(answer: bytes) -> None:
+    found = avro.read_answer(1, answer)
+    shown = show.payload(b"\0\0\0\0\1" + b"\2", schemas={1: found})
+    assert "\\ud800" in shown.note
+    assert shown.note.encode()
+    assert shown.kind.encode()
+
+
+async def test_pages_are_made_while_a_schema_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, made = threading.Event(), threading.Event()
+    parsed = avro.ValueSchema(7, "AVRO")
+
+    def parse(number: int, body: bytes) -> avro.ValueSchema:
+        began.set()
+        assert made.wait(60)
+        return parsed
+
+    monkeypatch.setattr(avro, "read_answer", parse)
+    with serving() as fake:
+        fake.schemas[7] = {"schema": "{}"}
+        registry = avro.SchemaRegistry(fake.url)
+
+        async def make_page() -> None:
+            while not began.is_set():
+                await asyncio.sleep(0)
+            made.set()
+
+        page = asyncio.create_task(make_page())
+        assert await registry.schemas([b"\0\0\0\0\7x"]) == {7: parsed}
+        await page
+        await registry.close()
 
 
 def test_bytes_that_are_not_of_their_schema_stay_bytes() -> None:

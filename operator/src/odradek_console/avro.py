@@ -15,7 +15,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import aiohttp
@@ -102,8 +102,12 @@ def as_json(value: object, most: float = math.inf) -> str:
         length += len(piece)
         if length > most:
             break
-    # JSON may name half of a pair of surrogates, which no page can have.
-    return "".join(pieces).encode(errors="backslashreplace").decode()
+    return _encodable("".join(pieces))
+
+
+def _encodable(text: str) -> str:
+    """Return a text that pages can have: JSON may name half of a pair of surrogates."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _plain(value: object) -> str:
@@ -203,6 +207,12 @@ def _unmarked(part: Any) -> Any:
 
 def read_answer(number: int, body: bytes) -> ValueSchema:
     """Return the schema of a registry's answer, or why it is of no use here."""
+    found = _read_answer(number, body)
+    texts = {name: _encodable(getattr(found, name)) for name in ("kind", "name", "why")}
+    return replace(found, **texts)
+
+
+def _read_answer(number: int, body: bytes) -> ValueSchema:
     try:
         document = json.loads(body)
         text, kind = document["schema"], document.get("schemaType", "AVRO")
@@ -238,6 +248,8 @@ class SchemaRegistry:
         self._url = None if url is None else url.rstrip("/")
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
         self._session: aiohttp.ClientSession | None = None
+        # Large schemas take a good part of a second each; in turn, they leave room for pages.
+        self._parsing = asyncio.Semaphore(1)
 
     async def schemas(self, contents: Iterable[bytes | None]) -> Schemas:
         """Return the schemas of these values; of some only, where many are new."""
@@ -267,7 +279,8 @@ class SchemaRegistry:
         body = await self._fetch(number)
         if isinstance(body, str):
             return ValueSchema(number, "", why=body), 0
-        return read_answer(number, body), len(body)
+        async with self._parsing:
+            return await asyncio.to_thread(read_answer, number, body), len(body)
 
     async def _fetch(self, number: int) -> bytes | str:
         """Return the answer of the registry, or why there is none."""
