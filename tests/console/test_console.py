@@ -19,7 +19,7 @@ from odradek.protocol.messages.admin import DescribeLogDirsRequest
 from odradek.tools.client import Access, parse_addresses
 from odradek.values import BrokerId
 from odradek.zk import znodes
-from odradek_console import app, pages, users
+from odradek_console import app, pages, show, users
 from odradek_console.record_pages import MOST_TAILS_EACH
 from odradek_console.rendering import CONSOLE
 from odradek_console.settings import ConsoleSettings
@@ -187,6 +187,51 @@ def test_changes_need_the_token_of_a_form_and_a_writable_console(console: Runnin
         "POST", path, f"hash=x&token={token}", Origin="http://evil.example", **own
     )
     assert (status, "another site" in text) == (403, True)
+
+
+_FORM = "application/x-www-form-urlencoded"
+_PART = 'Content-Disposition: form-data; name="token"'
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "encoding"),
+    [
+        (f"{_FORM}; charset=nonsense", "a=b", ""),
+        (_FORM, "a=\xff", ""),
+        (_FORM, "a=b", "gzip"),
+        ("multipart/form-data", "a=b", ""),
+        ("multipart/form-data; boundary=x", f"--x\r\n{_PART}\r\n\r\n\xff\r\n--x--\r\n", ""),
+        ("multipart/form-data; boundary=x", "--x\r\n\r\na\r\n--x--\r\n", ""),
+        ("multipart/form-data; boundary=x", "--x\r\nnonsense\r\n", ""),
+    ],
+)
+def test_what_is_no_form_gets_one_sentence(
+    console: Running, kind: str, body: str, encoding: str
+) -> None:
+    headers = {"Content-Type": kind, **({"Content-Encoding": encoding} if encoding else {})}
+    status, text, _ = console.call("POST", "/login", body, **headers)
+    assert (status, "This is no form." in text) == (400, True)
+    assert "failed to make the page" not in console.log.read_text()
+
+
+def test_an_origin_that_is_no_address_is_another_site(console: Running) -> None:
+    status, text, _ = console.call("POST", "/login", "a=b", Origin="http://[")
+    assert (status, "another site" in text) == (403, True)
+
+
+@pytest.mark.parametrize(
+    ("unix_ms", "shown"),
+    [
+        (None, "unknown"),
+        (-1, "unknown"),
+        (0, "1970-01-01 00:00:00.000"),
+        (-1000, "1969-12-31 23:59:59.000"),
+        (2**63 - 1, str(2**63 - 1)),
+        (-(2**63), str(-(2**63))),
+    ],
+)
+def test_times_of_records_are_shown_whatever_they_are(unix_ms: int | None, shown: str) -> None:
+    assert show.time_of(unix_ms) == shown
 
 
 @pytest.mark.parametrize(

@@ -154,11 +154,10 @@ async def _forms(request: web.Request, handler: Handler) -> web.StreamResponse:
     request["form_token"] = console.sessions.form_token(cookies)
     if request.method not in ("GET", "HEAD"):
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
+        if origin is not None and not _is_of_host(origin, request.headers.get("Host")):
             raise web.HTTPForbidden(text="This form comes from another site.")
-        fields = await request.post()
-        token = fields.get("token", "")
-        if not isinstance(token, str) or not console.sessions.is_own_form(cookies, token):
+        token = await _token(request)
+        if not console.sessions.is_own_form(cookies, token):
             raise web.HTTPForbidden(
                 text="This form is too old, or not the console's: load its page again."
             )
@@ -166,6 +165,26 @@ async def _forms(request: web.Request, handler: Handler) -> web.StreamResponse:
     if is_new and not response.prepared and request.path != HEALTH:
         set_cookie(console, response, BROWSER, browser)
     return response
+
+
+def _is_of_host(origin: str, host: str | None) -> bool:
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:
+        return False
+
+
+async def _token(request: web.Request) -> str:
+    """Return the token of a form, "" where there is none. Raises HTTPBadRequest."""
+    try:
+        fields = await request.post()
+    except (web.HTTPException, ConnectionError):
+        raise
+    # The library raises whatever a body that is no form leads it to.
+    except Exception as error:
+        raise web.HTTPBadRequest(text="This is no form.") from error
+    token = fields.get("token", "")
+    return token if isinstance(token, str) else ""
 
 
 def set_cookie(console: Console, response: web.StreamResponse, name: str, value: str) -> None:

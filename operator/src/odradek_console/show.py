@@ -21,6 +21,7 @@ WHOLE_BYTES: Final = 64 * 1024
 _HEX_BYTES: Final = 512
 _ROW: Final = 16
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_NO_TIMESTAMP: Final = -1
 _PLAIN: Final = frozenset("\t\n\r")
 
 
@@ -130,7 +131,7 @@ def rate(amount: float | None) -> str:
 
 def time_of(unix_ms: float | None) -> str:
     """Return a time in UTC; a record's may be any number."""
-    if unix_ms is None or unix_ms < 0:
+    if unix_ms is None or unix_ms == _NO_TIMESTAMP:
         return UNKNOWN
     try:
         return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
