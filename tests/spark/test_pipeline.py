@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from datetime import UTC, datetime
@@ -356,6 +357,23 @@ def test_result_can_be_read_while_the_next_batch_comes_and_goes(tmp_path: Path) 
     finally:
         ended.set()
         staging.join()
+
+
+def test_values_that_python_does_not_have_are_shown_as_text(tmp_path: Path) -> None:
+    odd = pyarrow.array([b"a\xff", b"b\x1b[2J\n"])
+    at = pyarrow.array([2**60, 0])
+    table = {
+        "text": pyarrow.Array.from_buffers(pyarrow.string(), 2, odd.buffers()),
+        "at": at.view(pyarrow.timestamp("us", "UTC")),
+        "day": pyarrow.array([2**30, None], pyarrow.int32()).view(pyarrow.date32()),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "part-0.parquet")
+    lines = show.render(*show.read(tmp_path)).splitlines()
+    assert [re.split("  +", line) for line in (lines[0], *lines[2:])] == [
+        ["text", "at", "day"],
+        [r"a\xff", "1152921504606846976 us since 1970", "1073741824 days since 1970"],
+        [r"b\x1b[2J\n", "1970-01-01 00:00:00"],
+    ]
 
 
 def test_nothing_to_show_is_told(tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pyarrow.dataset
 import pyarrow.parquet
+
+from odradek_spark.sql.output import plain
 
 
 class NothingToShowError(RuntimeError):
@@ -31,9 +34,33 @@ def read(path: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
     )
     table = dataset.to_table()
     names = [name for name in table.column_names if name != "batch_id"]
-    columns = [table.column(name).to_pylist() for name in names]
+    columns = [_values(table.column(name)) for name in names]
     rows = list(zip(*columns, strict=True))
     return names, sorted(rows, key=lambda row: tuple(_order(value) for value in row))
+
+
+def _values(column: pyarrow.ChunkedArray) -> list[Any]:
+    """Return a column's values; all of them as text if Python has no value for one."""
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        return [_told(one) for one in column]
+
+
+def _told(value: Any) -> str | None:
+    """Return a value of Arrow as text, also one that is not UTF-8 or beyond the years 1 to 9999."""
+    kind = value.type
+    try:
+        known = value.as_py()
+        return None if known is None else _text(known)
+    except (ValueError, OverflowError):
+        if pyarrow.types.is_string(kind):
+            return str(value.as_buffer().to_pybytes().decode(errors="backslashreplace"))
+        if pyarrow.types.is_timestamp(kind):
+            return f"{value.value} {kind.unit} since 1970"
+        if pyarrow.types.is_date32(kind):
+            return f"{value.value} days since 1970"
+        return "(cannot be shown)"
 
 
 def _finished(folder: Path) -> Iterator[str]:
@@ -59,6 +86,7 @@ def _is_result(name: str) -> bool:
 
 def render(names: list[str], rows: list[tuple[Any, ...]]) -> str:
     """Return the table as text, with numbers aligned to the right."""
+    names = list(map(plain, names))
     cells = [[_text(value) for value in row] for row in rows]
     widths = [
         max(len(name), *(len(row[i]) for row in cells)) if cells else len(name)
@@ -94,4 +122,4 @@ def _text(value: Any) -> str:
         return f"{moment:%Y-%m-%d %H:%M:%S}"
     if isinstance(value, dict) and set(value) == {"start", "end"}:
         return f"{_text(value['start'])} - {_text(value['end'])}"
-    return str(value)
+    return plain(str(value))
