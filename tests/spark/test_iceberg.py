@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from odradek_spark import config, config_loading, landing, pipeline, sinks
-from odradek_spark.errors import FencedError
+from odradek_spark.errors import FencedError, JobError
 from odradek_spark.sinks import iceberg
 from tests.support.sampling import how_many, some_of
 from tests.support.sink_context import sink_context
@@ -68,6 +69,19 @@ def test_batch_is_in_the_table_once_however_often_and_by_whomever_it_is_run(
     assert sinks.count_rows(spark, sink) == 5
     # Each batch is one snapshot, and the table's creation.
     assert len(snapshots(spark, sink)) == 4 + 1
+
+
+def test_table_that_was_deleted_under_the_job_is_told_and_made_anew(
+    spark: SparkSession, sink: config.IcebergSink
+) -> None:
+    write = sinks.open_sink(sink, sink_context("append"))
+    write(rows(spark, 1), 0)
+    shutil.rmtree(sink.path)
+    with pytest.raises(JobError, match="table has no table any more: somebody deleted it"):
+        write(rows(spark, 2), 1)
+    # The next driver begins it anew.
+    sinks.open_sink(sink, sink_context("append", epoch=2))(rows(spark, 2), 1)
+    assert read(spark, sink) == [2]
 
 
 @pytest.mark.parametrize("mode", some_of(["append", "complete"], ["append"]))

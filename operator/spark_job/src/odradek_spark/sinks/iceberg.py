@@ -45,7 +45,7 @@ from pyspark.sql.types import (
 )
 
 from odradek_spark import config
-from odradek_spark.errors import FencedError
+from odradek_spark.errors import FencedError, JobError
 from odradek_spark.sinks.interface import SinkContext, WriteBatch
 
 log = logging.getLogger(__name__)
@@ -232,7 +232,8 @@ class _IcebergTable:
     def _require_types(self, spark: SparkSession, new: StructType) -> None:
         """Raise JobConfigError if a column has another type in the table, or is not there."""
         table = table_schema(spark, self._sink)
-        assert table is not None
+        if table is None:
+            raise JobError(f"{self._sink.path} has no table any more: somebody deleted it")
         known = {field.name: field.dataType for field in table.fields}
         for field in new.fields:
             if field.name not in known:
