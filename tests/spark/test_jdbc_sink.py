@@ -287,3 +287,12 @@ def test_rows_go_into_a_table_that_somebody_made_with_its_types_and_defaults(
     opened()(spark.sql("select 1L as n, 'a' as c union all select 2, 'b'"), 0)
     rows: Any = postgres.sql(f"select n, c, odradek_batch from {table} order by n")
     assert rows == [["1.00", "a", "q:0"], ["2.00", "b", "q:0"]]
+
+
+def test_text_that_the_database_cannot_have_is_replaced_in_it(
+    spark: SparkSession, postgres: Postgres, table: str, opened: OpenSink
+) -> None:
+    nul = "cast(X'610062' as string)"
+    opened()(spark.sql(f"select {nul} as `a text`, array({nul}, null) as list, X'00' as bytes"), 0)
+    rows = postgres.sql(f'select "a text", list, bytes from {table}')
+    assert rows == [["a\ufffdb", "{a\ufffdb,NULL}", "\\x00"]]

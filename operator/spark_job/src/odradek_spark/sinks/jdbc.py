@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own guides use
+from pyspark.sql.types import ArrayType, StringType, StructField
 
 from odradek_spark import config
 from odradek_spark.errors import FencedError, JobError
@@ -46,6 +47,7 @@ _POSTGRESQL_DRIVER = "org.postgresql.Driver"
 _NULLS_NOT_DISTINCT = 15
 _NO_UNIQUE_INDEX = "42P10"
 _KEY_REPEATED = "21000"
+_REPLACEMENT = "\ufffd"
 # The driver's own transactions take no pause between their statements.
 _IDLE_MS = 30_000
 
@@ -112,6 +114,17 @@ def _sql_state(error: Py4JJavaError) -> str | None:
     """Return the SQLSTATE of an error of PostgreSQL."""
     state = getattr(error.java_exception, "getSQLState", None)
     return None if state is None else state()
+
+
+def _without_nul(field: StructField) -> Column:
+    column, nul = F.col(f"`{field.name.replace('`', '``')}`"), F.lit("\0")
+    if isinstance(field.dataType, StringType):
+        return F.replace(column, nul, F.lit(_REPLACEMENT)).alias(field.name)
+    if field.dataType == ArrayType(StringType()):
+        return F.transform(column, lambda one: F.replace(one, nul, F.lit(_REPLACEMENT))).alias(
+            field.name
+        )
+    return column
 
 
 class _Transaction:
@@ -222,6 +235,15 @@ class _Database:
         """Return the names of a table's columns."""
         return self._spark.read.jdbc(self._url, table, properties=self._properties).columns
 
+    def storable(self, rows: DataFrame) -> DataFrame:
+        """Return rows whose texts the database can have: PostgreSQL has no character U+0000.
+
+        One record with it would fail its batch, and with each restart again.
+        """
+        if not self._is_postgresql:
+            return rows
+        return rows.select(*map(_without_nul, rows.schema.fields))
+
     def create_like(self, rows: DataFrame, table: str) -> None:
         """Create a table for such rows, with Spark's types for the database."""
         self.insert(rows.limit(0), table)
@@ -282,7 +304,8 @@ class _Target:
         """Insert the rows into the staging table, and return what names them there."""
         token = uuid.uuid4().hex
         self._database.insert(
-            rows.withColumn(_WRITE, F.lit(token))
+            self._database.storable(rows)
+            .withColumn(_WRITE, F.lit(token))
             .withColumn(_PARTITION, F.spark_partition_id())
             .withColumn(_ATTEMPT, F.expr(TASK_ATTEMPT)),
             self._staging,
