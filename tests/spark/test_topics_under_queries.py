@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import Producer
 
 from odradek.zk import consumers
 from odradek_spark import offsets, show
@@ -19,6 +20,7 @@ from tests.spark.guarded_groups import (
     part,
 )
 from tests.support.broker import wait_until
+from tests.support.clients import QUIET
 from tests.support.sampling import some_of
 
 pytestmark = pytest.mark.timeout(1200)
@@ -143,3 +145,17 @@ def test_records_that_go_before_their_batch_reads_them_are_named_at_the_next_sta
     one.reset({part(one): 15})
     reading.read_all()
     assert reading.rows() == [*range(10), *range(15, 20)]
+
+
+@pytest.mark.parametrize("sink", ["parquet", "console"])
+def test_time_stamp_that_spark_cannot_hold_is_told(
+    group: Callable[..., Group], run: Callable[..., Run], sink: str
+) -> None:
+    one = group()
+    producer = Producer({"bootstrap.servers": one.cluster.bootstrap, **QUIET})
+    producer.produce(one.name, b'{"n": 1}', timestamp=2**63 - 1)
+    assert producer.flush(60) == 0
+    job = {} if sink == "parquet" else {"sink": {"console": {}}}
+    reading = run(one, **job)
+    error = reading.fails_with(reading.start())
+    assert "the query failed: a record has a time stamp that Spark cannot hold" in str(error)

@@ -170,6 +170,8 @@ class Query:
             refused = migration.refused_by_spark(f"{self._failure}\n{error}")
             if refused is not None:
                 raise refused from error
+            if sources.has_unreadable_time(f"{self._failure}\n{error}"):
+                raise JobError(f"the query failed: {sources.UNREADABLE_TIME}") from error
             try:
                 # Spark's words for offsets that are gone help nobody.
                 self._guard.require_unchanged(self._batch_starts(), patience_s=0)

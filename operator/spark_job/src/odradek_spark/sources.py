@@ -35,6 +35,12 @@ RECORDS_VIEW = "records"
 CORRUPT_COLUMN = "_corrupt"
 METADATA_COLUMNS = ("_topic", "_partition", "_offset", "_timestamp", "_key")
 
+UNREADABLE_TIME = (
+    "a record has a time stamp that Spark cannot hold, of a year before -290307 or after 294247; "
+    "apply spec.reset to go on behind it, and set message.timestamp.difference.max.ms of the topic "
+    "to refuse such records"
+)
+
 _INFERRED_SCHEMA = "inferred_schema.ddl.json"
 _NOT_IDENTIFIER = re.compile(r"\W", re.ASCII)
 
@@ -260,6 +266,11 @@ def register_views(records: DataFrame, topics: Iterable[str]) -> None:
     for name, topic in view_names(topics).items():
         quoted = f"`{name}`"  # topic names contain no backtick
         records.where(F.col("_topic") == topic).createOrReplaceTempView(quoted)
+
+
+def has_unreadable_time(text: str) -> bool:
+    """Return whether a query failed with this text because of a record's time stamp."""
+    return "ArithmeticException: long overflow" in text and "KafkaRecordToRowConverter" in text
 
 
 def first_line(error: BaseException) -> str:
