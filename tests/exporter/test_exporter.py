@@ -290,6 +290,21 @@ def test_deleted_records_do_not_count(
     assert (series[LAG, group, topic, "0"], series[CURRENT, group, topic, "0"]) == (2, 8)
 
 
+def test_an_offset_below_0_in_a_znode_is_no_commit(
+    cluster: Cluster, observed: ObservedExporter, keeper: KazooClient
+) -> None:
+    group = topic = "test_an_offset_below_0_in_a_znode_is_no_commit"
+    create_topic(cluster.bootstrap, topic, partitions=2)
+    produce_all(cluster.bootstrap, topic, [b"x"] * 10)
+    for partition, offset in enumerate((b"-1", b"0")):
+        keeper.create(consumers.offset_path(group, topic, partition), offset, makepath=True)
+    series = observed.round()
+    assert (CURRENT, group, topic, "1") in series
+    assert (CURRENT, group, topic, "0") not in series
+    assert (LAG, group, topic, "0") not in series
+    assert series[WITHOUT, group, topic] == 1
+
+
 def test_records_that_retention_takes_before_the_group_reads_them_do_not_count(
     cluster: Cluster, admin: AdminClient, observed: ObservedExporter
 ) -> None:

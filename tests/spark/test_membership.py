@@ -542,3 +542,13 @@ def test_group_of_a_restored_zookeeper_goes_on_above_its_former_epochs(
     one.client.set(path, consumers.encode_epoch(two.member.epoch + 5000))
     side("c").member.take_over()
     assert consumers.decode_epoch(path, one.client.get(path)[0]) == two.member.epoch + 5001
+
+
+def test_offset_below_0_is_no_commit_and_is_replaced_by_one(side: Callable[..., Side]) -> None:
+    one = side()
+    path = consumers.offset_path(GROUP, "t", 0)
+    one.client.create(path, b"-1", makepath=True)
+    one.join()
+    assert one.member.committed([T0]) == {}
+    one.member.commit({T0: 4}, deadline_s=60)
+    assert offset(one.client, T0) == b"4"

@@ -359,6 +359,15 @@ def test_numbers_that_no_answer_can_hold_are_refused(
         decode("/brokers/ids/1", data)
 
 
+@pytest.mark.parametrize("number", [b"-1", b"-9223372036854775808"])
+def test_a_number_below_0_is_no_committed_offset(number: bytes) -> None:
+    """Brokers hand it on as it is; everybody else takes it for none."""
+    with pytest.raises(ZnodeError, match="is no committed offset"):
+        consumers.decode_commit("/o", number)
+    assert consumers.decode_commit("/o", b"0") == 0
+    assert consumers.decode_offset("/o", number) == int(number)
+
+
 def test_the_largest_numbers_are_read() -> None:
     assert consumers.decode_offset("/o", b"9223372036854775807") == 2**63 - 1
     state = b'{"controller_epoch":%d,"leader":-1,"version":1,"leader_epoch":%d,"isr":[%d]}'

@@ -236,7 +236,7 @@ class OldGroups:
         for partition, path in self._leaves(consumers.offsets_path(group, "")):
             try:
                 data, stat = ask(self._client.get, path)
-                committed[partition] = consumers.decode_offset(path, data)
+                committed[partition] = consumers.decode_commit(path, data)
             except (NoNodeError, ZnodeError):
                 continue
             written[partition] = stat.mzxid

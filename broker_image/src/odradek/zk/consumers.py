@@ -184,8 +184,18 @@ def encode_offset(offset: int) -> bytes:
 
 
 def decode_offset(path: str, data: bytes | None) -> int:
-    """Read the next offset to read."""
+    """Read the next offset to read, as it is."""
     return parse_integer(path, data)
+
+
+def decode_commit(path: str, data: bytes | None) -> int:
+    """Read a committed offset. Raises ZnodeError for -1 and other numbers below 0, which old
+    consumers take for none.
+    """
+    offset = decode_offset(path, data)
+    if offset < 0:
+        raise ZnodeError(path, f"{offset} is no committed offset")
+    return offset
 
 
 def epoch_path(group: str) -> str:

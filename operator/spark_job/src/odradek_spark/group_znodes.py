@@ -453,7 +453,7 @@ def read_offsets(
         path = consumers.offset_path(group, partition.topic, partition.partition)
         try:
             data, _ = client.get_async(path).get(timeout=_CALL_TIMEOUT_S)
-            found[partition] = consumers.decode_offset(path, data)
+            found[partition] = consumers.decode_commit(path, data)
         except NoNodeError:
             continue
         except ZnodeError as error:

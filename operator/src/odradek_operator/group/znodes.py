@@ -86,7 +86,7 @@ def read_groups(zookeeper: ZnodeReader, names: Collection[str]) -> dict[str, Zno
             continue
         name, key = places[path]
         try:
-            offset = consumers.decode_offset(path, one.data)
+            offset = consumers.decode_commit(path, one.data)
         except ZnodeError:
             continue
         committed[name][key] = ZnodeOffset(offset, one.written)
