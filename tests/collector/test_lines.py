@@ -44,6 +44,11 @@ def parse(line: str) -> tuple[str, str]:
         ("goroutine 1 [running]:", "2026-11-21T09:30:00.000Z", "unknown"),
         ("{ not json", "2026-11-21T09:30:00.000Z", "unknown"),
         ("I9999 99:99:99.000000 1 a.go:1] x", "2026-11-21T09:30:00.000Z", "info"),
+        (f'{{"ts":1{"0" * 400}}}', "2026-11-21T09:30:00.000Z", "unknown"),
+        ('{"ts":NaN}', "2026-11-21T09:30:00.000Z", "unknown"),
+        ('{"ts":"0001-01-01T00:00:00+01:00"}', "2026-11-21T09:30:00.000Z", "unknown"),
+        ('time="9999-12-31T23:59:59-01:00" level=info', "2026-11-21T09:30:00.000Z", "info"),
+        ('{"ts":"0001-01-01T00:00:00Z"}', "0001-01-01T00:00:00.000Z", "unknown"),
     ],
 )
 def test_time_and_severity_are_those_that_the_component_wrote(

@@ -72,9 +72,8 @@ class LogEvent:
 
     def value(self) -> bytes:
         """Return the record's value, one JSON object."""
-        stamp = self.at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + (
-            f"{self.at.microsecond // 1000:03d}Z"
-        )
+        at = self.at.astimezone(UTC).replace(tzinfo=None)
+        stamp = f"{at.isoformat(timespec='milliseconds')}Z"
         fields = {
             "at": stamp,
             "component": self.origin.component,
@@ -153,16 +152,16 @@ def _from_zap(line: str) -> tuple[datetime | None, str] | None:
     level = str(fields.get("level", "")).lower()
     stamp = fields.get("ts", fields.get("time"))
     if isinstance(stamp, int | float) and not isinstance(stamp, bool):
-        at = _from_epoch(float(stamp))
+        at = _from_epoch(stamp)
     else:
         at = parse_rfc3339(str(stamp)) if stamp is not None else None
     return at, _SEVERITIES.get(level, UNKNOWN)
 
 
 def _from_epoch(number: float) -> datetime | None:
-    # zap writes seconds by default, klog's JSON format milliseconds.
-    seconds = number / 1000 if number > 1e11 else number
     try:
+        # zap writes seconds by default, klog's JSON format milliseconds. JSON has any number.
+        seconds = number / 1000 if number > 1e11 else number
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
         return None
@@ -176,9 +175,10 @@ def _from_logfmt(line: str) -> tuple[datetime | None, str] | None:
 
 
 def parse_rfc3339(text: str) -> datetime | None:
-    """Return a time with a time zone, truncated to microseconds; None if it is invalid."""
+    """Return a time in UTC, truncated to microseconds; None if it is invalid."""
     try:
         at = datetime.fromisoformat(_NANOSECONDS.sub(r"\1", text))
-    except ValueError:
+        # In UTC it may be of the year 0 or 10000.
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
         return None
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
