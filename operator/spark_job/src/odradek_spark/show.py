@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.dataset
 import pyarrow.parquet
 
-from odradek_spark.sql.output import plain
+from odradek_spark.terminal_text import plain
 
 
 class NothingToShowError(RuntimeError):

@@ -14,6 +14,8 @@ from typing import Any, TextIO
 
 import click
 
+from odradek_spark.terminal_text import plain
+
 _SEPARATOR = " | "
 _ELLIPSIS = "…"
 _NARROWEST = 4
@@ -134,16 +136,6 @@ def _nested(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_nested(one) for one in value]
     return text_of(value) if isinstance(value, datetime | date | Decimal | bytearray) else value
-
-
-def plain(text: str) -> str:
-    """Return the text with its control characters as escapes: a value cannot steer the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape", "replace").decode()
-        for one in text
-    )
 
 
 def columns_of(text: str) -> int:

@@ -18,6 +18,7 @@ from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.sql import output, statements
 from odradek_spark.sql.catalog import Catalog, Relation
 from odradek_spark.sql.errors import SqlError
+from odradek_spark.terminal_text import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -201,7 +202,7 @@ class SqlSession:
             idle=lambda: standard_output.check_reader(self._rows),
         )
         for record in islice(records, wanted.limit):
-            self._say(output.plain(topics.describe(record)))
+            self._say(plain(topics.describe(record)))
 
     def _assign(self, wanted: statements.Assign) -> None:
         name = wanted.name.lower()
