@@ -185,7 +185,9 @@ def test_a_registry_that_answers_nonsense_is_told(answer: bytes) -> None:
     "answer",
     [
         rb'{"schema": "{}", "schemaType": "\ud800"}',
-        json.dumps({"schema": r'{"type": "enum", "name": "\ud800", "symbols": ["a", "b"]}'}).encode(),
+        json.dumps(
+            {"schema": r'{"type": "enum", "name": "\ud800", "symbols": ["a", "b"]}'}
+        ).encode(),
         json.dumps(
             {
                 "schema": r'{"type": "record", "name": "\ud800", "fields": ['

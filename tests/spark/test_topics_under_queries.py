@@ -155,7 +155,7 @@ def test_time_stamp_that_spark_cannot_hold_is_told(
     producer = Producer({"bootstrap.servers": one.cluster.bootstrap, **QUIET})
     producer.produce(one.name, b'{"n": 1}', timestamp=2**63 - 1)
     assert producer.flush(60) == 0
-    job = {} if sink == "parquet" else {"sink": {"console": {}}}
+    job: dict[str, object] = {} if sink == "parquet" else {"sink": {"console": {}}}
     reading = run(one, **job)
     error = reading.fails_with(reading.start())
     assert "the query failed: a record has a time stamp that Spark cannot hold" in str(error)

@@ -208,8 +208,12 @@ def _unmarked(part: Any) -> Any:
 def read_answer(number: int, body: bytes) -> ValueSchema:
     """Return the schema of a registry's answer, or why it is of no use here."""
     found = _read_answer(number, body)
-    texts = {name: _encodable(getattr(found, name)) for name in ("kind", "name", "why")}
-    return replace(found, **texts)
+    return replace(
+        found,
+        kind=_encodable(found.kind),
+        name=_encodable(found.name),
+        why=_encodable(found.why),
+    )
 
 
 def _read_answer(number: int, body: bytes) -> ValueSchema:
