@@ -190,6 +190,14 @@ def test_spark_neither_looks_for_claims_nor_deletes_any() -> None:
     assert conf["spark.kubernetes.driver.ownPersistentVolumeClaim"] == "false"
 
 
+def test_avro_takes_no_memory_for_what_a_record_only_claims_to_have() -> None:
+    own = {"spark.executor.extraJavaOptions": "-Dx=y"}
+    conf = cluster_conf.spark_conf(parse(job__sparkConf=own), ENVIRONMENT, None)
+    for of in ("driver", "executor"):
+        assert "avro.limits.string.maxLength=33554432" in conf[f"spark.{of}.defaultJavaOptions"]
+    assert conf["spark.executor.extraJavaOptions"] == "-Dx=y"
+
+
 def test_pods_memory_is_heap_and_what_lies_beside_it() -> None:
     conf = cluster_conf.spark_conf(parse(), ENVIRONMENT, None)
     heap = int(conf["spark.executor.memory"].removesuffix("m"))
