@@ -65,6 +65,13 @@ def test_compression_type_of_the_topic_is_what_is_stored(tmp_path: Path, wanted:
     assert [one.value for one in read_all(log)] == [b"x" * 100] * 5
 
 
+def test_a_batch_that_the_topics_codec_makes_too_large_is_refused(tmp_path: Path) -> None:
+    _, log = opened(tmp_path, compression_type="uncompressed", max_message_bytes=1000)
+    assert log.append_as_leader(batch(b"x" * 500, codec=1), 0).base_offset == 0
+    assert code_of(log, batch(b"x" * 5000, codec=1)) is ErrorCode.MESSAGE_TOO_LARGE
+    assert log.log_end_offset == 1
+
+
 @pytest.mark.parametrize("number", range(5))
 def test_only_a_batch_of_another_codec_than_the_topics_is_for_a_thread(
     tmp_path: Path, number: int

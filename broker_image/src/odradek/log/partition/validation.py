@@ -74,6 +74,8 @@ def prepare(
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, contents.INVALID_TIMES)
     if config.compression_type != "producer":
         header, data = contents.recompress(header, data, config.compression_type)
+        if header.size > limit:
+            raise batch.too_large(header.size, limit)
     old = None
     if config.message_magic < 2:
         old = conversion.for_old_topic(header, data, config.message_magic)

@@ -273,11 +273,16 @@ def sole(records: View, max_bytes: int) -> Header:
     if size < given:
         raise KafkaError(ErrorCode.INVALID_RECORD, "more than one batch for a partition")
     if size > max_bytes:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"batch of {size} bytes is over max.message.bytes={max_bytes}",
-        )
+        raise too_large(size, max_bytes)
     return header
+
+
+def too_large(size: int, max_bytes: int) -> KafkaError:
+    """Return the error for a batch of `size` bytes, which are more than `max_bytes`."""
+    return KafkaError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"batch of {size} bytes is over max.message.bytes={max_bytes}",
+    )
 
 
 def validate(records: View, header: Header, origin: Origin) -> None:
