@@ -93,6 +93,20 @@ def test_segments_roll_by_record_time(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
+@pytest.mark.parametrize(
+    ("policy", "bases"),
+    [(("compact",), [0, 2]), (("delete", "compact"), [0, 2]), (("delete",), [0])],
+)
+def test_segments_of_compacted_topics_roll_after_max_compaction_lag(
+    tmp_path: Path, policy: tuple[str, ...], bases: list[int]
+) -> None:
+    """Only then can they be compacted in time."""
+    _, log = opened(tmp_path, cleanup_policy=policy, max_compaction_lag_ms=1000)
+    for later in (0, 1000, 1001, 1500):
+        log.append_as_leader(batch(b"a", timestamp=START_MS + later), 0)
+    assert [segment.base_offset for segment in log.segments] == bases
+
+
 def test_segments_roll_by_record_time_at_most_once_per_second(tmp_path: Path) -> None:
     partition, log = opened(tmp_path, segment_ms=1000)
 

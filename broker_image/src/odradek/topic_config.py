@@ -114,10 +114,16 @@ class TopicConfig:
 
     # The magic of message.format.version: every append needs it.
     message_magic: int = dataclasses.field(init=False, repr=False, compare=False)
+    # The largest age of the active segment: it is not compacted, so max.compaction.lag.ms counts.
+    longest_segment_ms: int = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         magic = message_format.magic_of(self.message_format_version)
         object.__setattr__(self, "message_magic", magic)
+        longest_ms = self.segment_ms
+        if "compact" in self.cleanup_policy:
+            longest_ms = min(longest_ms, self.max_compaction_lag_ms)
+        object.__setattr__(self, "longest_segment_ms", longest_ms)
 
 
 TOPIC_KEYS: Mapping[str, properties.ConfigKey] = {

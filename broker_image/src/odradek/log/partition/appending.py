@@ -222,7 +222,8 @@ def _write(
             or segment.index.is_full
             or segment.time_index.is_full
             or (
-                segment.age_for_roll(now_ms, newest_ms) > config.segment_ms - segment.jitter_ms
+                segment.age_for_roll(now_ms, newest_ms)
+                > config.longest_segment_ms - segment.jitter_ms
                 and log.may_roll_by_time()
             )
         )

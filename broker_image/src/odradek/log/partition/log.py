@@ -307,7 +307,7 @@ class Log:
     def segment_settings(self) -> SegmentSettings:
         """Return the settings of a segment that is made now."""
         config = self.config
-        jitter = min(config.segment_jitter_ms, config.segment_ms)
+        jitter = min(config.segment_jitter_ms, config.longest_segment_ms)
         return SegmentSettings(
             config.index_interval_bytes,
             config.segment_index_bytes,
