@@ -43,7 +43,7 @@ def test_a_truncation_that_fails_halfway_takes_the_log_offline(
     for number in range(5):
         log.append_as_leader(batch(b"%d" % number), 0)
 
-    def refused(*_: object) -> None:
+    def refused(*_: object, **__: object) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
     monkeypatch.setattr(ProducerStates, "clear", refused)

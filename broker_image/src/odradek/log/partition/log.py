@@ -265,6 +265,9 @@ class Log:
             if self.producers.end_offset != end:
                 self.reload_producers()  # an append broke off behind its write
             first = batches[0][1]
+            if "compact" in self.config.cleanup_policy and incoming.have_gaps(batches, end):
+                # Compaction removed batches, and the leader may know who wrote them.
+                self.producers.forgetful = True
             try:
                 if first.base_offset < end:
                     appending.accept_overlap(self, first)
@@ -353,6 +356,7 @@ class Log:
             self.log_end_offset,
             self.environment.now_ms(),
             self.log_end_offset,
+            is_compacted="compact" in self.config.cleanup_policy,
         )
 
     def skip_to(self, offset: int) -> None:
@@ -363,6 +367,7 @@ class Log:
             self.roll(offset)
             self.segments.skip_to(offset)
             self.producers.end_offset = offset
+            self.producers.forgetful = True
 
     # -- log start offset, retention ------------------------------------------------------------
 

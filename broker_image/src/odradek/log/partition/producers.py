@@ -164,7 +164,7 @@ class ProducerStates:
         self._producers: dict[int, Producer] = {}
         self._most = most
         # True when a producer that wrote here may be unknown: expired, one of too many, or its
-        # batches deleted.
+        # batches deleted or compacted away.
         self.forgetful = False
         # Those of a former topic of this name.
         self._former = NO_FORMER

@@ -366,6 +366,7 @@ def _finish(
         end,
         now_ms,
         recovery_point,
+        is_compacted="compact" in log.config.cleanup_policy or known.first_dirty_offset > 0,
         trusts_aborted=known.clean,
         is_stopping=log.environment.is_stopping,
     )

@@ -29,6 +29,7 @@ def rebuild(
     now_ms: int,
     newest_snapshot: int,
     *,
+    is_compacted: bool,
     trusts_aborted: bool = True,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> None:
@@ -36,6 +37,9 @@ def rebuild(
     of the directory. What the segments' indexes of aborted transactions lack of that is added.
     Without `trusts_aborted`, what they say of later batches than the snapshot does not count: it
     may be of batches that a crash undid. Damaged batches are passed over.
+
+    With `is_compacted` the batches of a producer that wrote may be gone, and the snapshot may lack
+    it: it had expired.
 
     Snapshots outside (log start offset, `newest_snapshot`] and damaged ones are removed. Raises
     OSError, and StoppedError once `is_stopping`.
@@ -53,6 +57,8 @@ def rebuild(
         elif log_start < at <= newest_snapshot:
             continue
         remove_if_there(path)
+    if is_compacted and log_end > log_start:
+        rebuilt.forgetful = True
     if rebuilt.snapshot_offset >= 0 and not rebuilt.forgetful:
         # A snapshot lacks producers that expired before it: possible once the log is that old.
         oldest_ms = segments[0].first_timestamp() if segments[0].size else now_ms

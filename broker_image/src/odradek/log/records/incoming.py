@@ -27,6 +27,15 @@ def checked(data: Buffer) -> Batches:
     return batches
 
 
+def have_gaps(batches: Batches, expected: int) -> bool:
+    """Return whether offsets are missing between batches, or from `expected` to the first one."""
+    for _, header in batches:
+        if header.base_offset > expected:
+            return True
+        expected = header.last_offset + 1
+    return False
+
+
 def runs(batches: Batches, segment_bytes: int) -> Iterator[Batches]:
     """Yield runs of batches that fit into one segment each, in size and in offsets."""
     run: list[tuple[int, Header]] = []
