@@ -300,6 +300,17 @@ def test_leader_after_reassignment_is_an_in_sync_target() -> None:
     assert election.choose(Cause.REASSIGNMENT, broker_ids(2), before, alive(1, 2, 3), False) is None
 
 
+@pytest.mark.parametrize("other", [0, 4])
+@pytest.mark.parametrize("cause", [Cause.AVAILABILITY, Cause.REASSIGNMENT])
+def test_who_shuts_down_leads_only_if_no_other_can_whatever_its_number(
+    cause: Cause, other: int
+) -> None:
+    before = state(3, 1, other)
+    leaving = alive(1, other, leaving=[1])
+    choice = election.choose(cause, broker_ids(1, other), before, leaving, False)
+    assert choice == make_choice(other, (1, other))
+
+
 @settings(deadline=None)
 @given(
     st.permutations(BROKERS),

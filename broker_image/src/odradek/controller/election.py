@@ -61,9 +61,7 @@ def choose_available(
     live_isr = tuple(member for member in state.isr if member in available.alive)
     if state.leader in available.alive:
         return _unless_same(Choice(state.leader, live_isr or (state.leader,)), state)
-    leader = _first(replicas, available.electable, live_isr) or _first(
-        replicas, available.alive, live_isr
-    )
+    leader = _following_leader(replicas, available, live_isr)
     if leader is not None:
         return Choice(leader, live_isr)
     if unclean:
@@ -118,9 +116,7 @@ def choose_reassigned(
     """
     leader: BrokerId | None = state.leader
     if state.leader not in staying or state.leader not in available.alive:
-        leader = _first(staying, available.electable, state.isr) or _first(
-            staying, available.alive, state.isr
-        )
+        leader = _following_leader(staying, available, state.isr)
     if leader is None:
         return None
     return Choice(leader, tuple(member for member in state.isr if member in staying))
@@ -147,6 +143,14 @@ def choose(
             return choose_available(replicas, state, available, unclean=True)
         case Cause.LEADER_RESTART:
             return choose_after_restart(replicas, state, available, unclean)
+
+
+def _following_leader(
+    replicas: Sequence[BrokerId], available: Available, isr: Collection[BrokerId]
+) -> BrokerId | None:
+    """Return the first live replica in sync, if possible one that is not shutting down."""
+    leader = _first(replicas, available.electable, isr)
+    return _first(replicas, available.alive, isr) if leader is None else leader
 
 
 def _first(
