@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import shutil
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -53,6 +55,31 @@ def log(partition: Partition) -> Log:
 
 def index_files(partition: Partition) -> list[Path]:
     return sorted(partition.folder.glob(f"*{TXN_INDEX_SUFFIX}"))
+
+
+def test_crash_while_old_segments_are_given_up_lets_no_aborted_record_count(
+    partition: Partition, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is copied before each rename of retention, and opened as it was then."""
+    log.flush()
+    known, rename = aborted_in(log), os.replace
+    copies: list[Partition] = []
+
+    def copying(source: str, target: str) -> None:
+        folder = partition.folder.parent / f"crash{len(copies)}" / "topic-0"
+        shutil.copytree(partition.folder, folder)
+        copies.append(Partition(folder, SMALL, recovery_point=log.recovery_point))
+        rename(source, target)
+
+    log.advance_log_start(log.segments.active.base_offset)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", copying)
+        assert log.apply_retention() > 1
+    for crashed in copies:
+        again = crashed.open(clean=False)
+        left = [one for one in known if one.last_offset >= again.log_start_offset]
+        assert aborted_in(again) == left, crashed.folder
+        again.abandon()
 
 
 # -- what the files say -------------------------------------------------------------------------

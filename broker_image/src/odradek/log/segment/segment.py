@@ -21,6 +21,7 @@ from odradek.log.segment import batch_file
 from odradek.log.segment.files import SharedFile, read_exactly, sync, write_all
 from odradek.log.segment.index import MAX_RELATIVE_OFFSET, CorruptIndexError, OffsetIndex, TimeIndex
 from odradek.log.segment.names import (
+    DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -173,12 +174,19 @@ class Segment:
         self.time_index.close_files()
 
     def rename_suffix(self, new: str) -> None:
-        """Rename every file of the segment to `...new`; missing ones are skipped."""
+        """Rename every file of the segment to `...new`; missing ones are skipped.
+
+        Recovery takes the name of the log file for the state of all, and makes only the indexes of
+        offsets and times anew. So a log file is never in use without the index of aborted
+        transactions: a crash in between would let their records count.
+        """
         base = os.path.join(self.directory, file_name(self.base_offset, ""))
-        # First: recovery takes the name of the log file for the state of all, and makes only the
-        # others anew.
-        self.aborted.rename(base + TXN_INDEX_SUFFIX + new)
+        is_given_up = new == DELETED_SUFFIX
+        if not is_given_up:
+            self.aborted.rename(base + TXN_INDEX_SUFFIX + new)
         self.log.rename(base + LOG_SUFFIX + new)
+        if is_given_up:
+            self.aborted.rename(base + TXN_INDEX_SUFFIX + new)
         self.index.file.rename(base + INDEX_SUFFIX + new)
         self.time_index.file.rename(base + TIME_INDEX_SUFFIX + new)
 
