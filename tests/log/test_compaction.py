@@ -319,6 +319,28 @@ def test_the_throttle_waits_for_its_rate() -> None:
     assert now[0] == pytest.approx(5.0)
 
 
+def test_what_is_clean_is_read_once_only(log: Log) -> None:
+    """The map of keys is made of the dirty part."""
+
+    class Counting(cleaner.Throttle):
+        spent = 0
+
+        def spend(self, count: int) -> None:
+            Counting.spent += count
+
+    for number in range(20):
+        put(log, [(b"k%d" % number, bytes(90))])
+    log.roll()
+    first_dirty = compact(log)
+    put(log, [(b"new", bytes(90))])
+    log.roll()
+    dirty = cleaner.dirty_range(log, first_dirty, START_MS)
+    assert 0 < dirty.dirty_bytes < dirty.clean_bytes
+    cleaner.clean(log, dirty, 1000, Counting())
+    copied = 2 * (dirty.clean_bytes + dirty.dirty_bytes)  # read, and written
+    assert Counting.spent == dirty.dirty_bytes + copied
+
+
 def test_a_compaction_that_is_stopped_leaves_the_log_as_it_was(
     partition: Partition, log: Log
 ) -> None:

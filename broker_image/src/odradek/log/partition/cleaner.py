@@ -25,6 +25,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from odradek.log.partition.log import Log
 from odradek.log.records import contents
@@ -205,7 +206,9 @@ def _newest_offsets(
     """
     newest: dict[bytes, int] = {}
     reached = dirty.start
-    for segment in log.segments[:-1]:
+    for segment, following in pairwise(log.segments[:]):
+        if following.base_offset <= dirty.start:
+            continue
         if segment.base_offset >= dirty.end:
             break
         for data, header in _batches(segment, buffer_bytes):
