@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.metadata import MetadataRequest
 from odradek.protocol.messages.topics import (
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -79,8 +81,10 @@ async def grow_result(
     return result
 
 
-async def delete(broker: Broker, name: str, version: int = 3) -> int:
-    request = DeleteTopicsRequest(topic_names=[name], timeout_ms=TIMEOUT_MS)
+async def delete(
+    broker: Broker, name: str, version: int = 3, timeout_ms: int = TIMEOUT_MS
+) -> int:
+    request = DeleteTopicsRequest(topic_names=[name], timeout_ms=timeout_ms)
     [result] = (await ask(broker, request, version)).responses
     return result.error_code
 
@@ -141,7 +145,31 @@ async def test_topic_that_nobody_ever_led_can_be_deleted(cluster: Cluster) -> No
                 await asyncio.sleep(0.05)  # until the controller has read of it
                 code = ErrorCode(await delete(controller, "nowhere"))
         assert code == ErrorCode.NONE
-        assert client.exists(znodes.delete_topic_path("nowhere"))
+        assert not client.exists(znodes.topic_path("nowhere"))
+
+
+async def test_name_of_a_deleted_topic_is_free_at_once(cluster: Cluster) -> None:
+    controller, other = await controller_and_other(cluster)
+    topic = CreatableTopic(
+        name="anew",
+        assignments=[
+            CreatableReplicaAssignment(partition_index=0, broker_ids=[other.broker_id])
+        ],
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=[],
+    )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
+    assert [one.error_code for one in (await ask(controller, request, 5)).topics] == [0]
+    other.signal(signal.SIGSTOP)
+    try:
+        # Brokers forget the topic at once, but its replica is there.
+        assert await delete(controller, "anew", timeout_ms=500) == ErrorCode.REQUEST_TIMED_OUT
+    finally:
+        other.signal(signal.SIGCONT)
+    done = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert await delete(controller, "anew") in done
+    assert await create(controller, "anew") == [ErrorCode.NONE]
 
 
 async def test_deletion_can_be_switched_off(tmp_path: Path) -> None:

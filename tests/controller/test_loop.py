@@ -20,6 +20,8 @@ from tests.controller.conftest import Cluster, until
 from tests.controller.values import partition_state
 from tests.support import zookeeper
 
+TIMEOUT_MS = 120_000
+
 
 def replicas(**partitions: tuple[int, ...]) -> TopicAssignment:
     """Return an assignment: p0=(1, 2)."""
@@ -333,7 +335,9 @@ async def test_deletion_waits_for_a_dead_broker_and_continues_when_it_returns(
     await other.session.close()
     await until(lambda: cluster.roles(1)["t", 0] == (1, 1, [1]))
     await admin.apply_request_deletion(session, "t")
+    # As it may never return, nobody waits for the end.
     await until(lambda: cluster.requests(1, control.StopReplicaRequest))
+    assert await controller.wait_until_deleted("t", TIMEOUT_MS)
     assert await has(session, "/brokers/topics/t")
     await cluster.broker(2)
 
@@ -342,6 +346,54 @@ async def test_deletion_waits_for_a_dead_broker_and_continues_when_it_returns(
 
     await until_async(gone)
     assert cluster.requests(2, control.StopReplicaRequest)
+
+
+async def test_who_waits_for_a_deletion_is_told_when_the_name_is_free(cluster: Cluster) -> None:
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    await cluster.broker(2)
+    await until(lambda: 9002 in cluster.received)
+    session = controller.session
+    await admin.apply_create_topic(session, "t", replicas(p0=(1, 2)), {})
+    await until(lambda: ("t", 0) in cluster.roles(2))
+    cluster.down.add(9002)
+    await admin.apply_request_deletion(session, "t")
+    waiting = asyncio.ensure_future(controller.wait_until_deleted("t", TIMEOUT_MS))
+    await until(lambda: cluster.requests(1, control.StopReplicaRequest))
+    assert not await controller.wait_until_deleted("t", 1)
+    assert not waiting.done()
+    cluster.down.clear()
+    assert await waiting
+    assert not await has(session, "/brokers/topics/t")
+    assert not await session.children("/admin/delete_topics")
+
+
+async def test_who_waits_for_a_deletion_is_told_when_a_broker_fails_it(cluster: Cluster) -> None:
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    session = controller.session
+    await admin.apply_create_topic(session, "t", replicas(p0=(1,)), {})
+    await until(lambda: ("t", 0) in cluster.roles(1))
+    cluster.errors[9001] = ErrorCode.KAFKA_STORAGE_ERROR
+    await admin.apply_request_deletion(session, "t")
+    assert await controller.wait_until_deleted("t", TIMEOUT_MS)
+    assert await has(session, "/brokers/topics/t")
+
+
+async def test_nobody_waits_for_the_next_controller_to_delete_a_topic(cluster: Cluster) -> None:
+    one = await cluster.broker(1)
+    await until(lambda: one.active)
+    await cluster.broker(2)
+    await until(lambda: 9002 in cluster.received)
+    await admin.apply_create_topic(one.session, "t", replicas(p0=(2,)), {})
+    await until(lambda: ("t", 0) in cluster.roles(2))
+    cluster.down.add(9002)
+    waiting = asyncio.ensure_future(one.wait_until_deleted("t", TIMEOUT_MS))
+    await admin.apply_request_deletion(one.session, "t")
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await one.stop()
+    assert await waiting
 
 
 async def test_deletion_request_is_removed_if_deletion_is_disabled(cluster: Cluster) -> None:

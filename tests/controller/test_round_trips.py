@@ -17,6 +17,7 @@ from odradek.controller.store import (
     TRANSACTIONS_AT_ONCE,
     ControllerStore,
 )
+from odradek.replica.purgatory import Purgatory
 from odradek.values import BrokerId, ControllerEpoch, TopicPartition
 from odradek.zk import znodes
 from odradek.zk.operations import Operation
@@ -131,6 +132,7 @@ def controller_of(session: RoundTrips, outbox: Messages) -> ActiveController:
         ControllerStore(cast(Session, session), lease),
         cast(Outbox, outbox),
         EventQueue(),
+        Purgatory(),
     )
 
 

@@ -258,15 +258,9 @@ class Cluster:
         self.zookeeper.end_session_of(znodes.broker_path(broker_id))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic; return when it may be made anew.
-
-        DeleteTopics answers when the metadata lack the topic, and the znode goes a moment later.
-        """
+        """Delete a topic; return when it may be made anew."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         admin.delete_topics([name], operation_timeout=60, request_timeout=90)[name].result(120)
-        with self.zookeeper.client() as keeper:
-            path = znodes.topic_path(name)
-            wait_until(lambda: not keeper.exists(path), f"topic {name} is deleted")
 
     def wait_for_members(self) -> None:
         """Wait until the metadata of all running brokers has all of them and one controller.

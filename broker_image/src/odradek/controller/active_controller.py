@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 
 from odradek import slices
 from odradek.config import BrokerConfig
-from odradek.controller import elect_leaders, reassignment, replica_failures
+from odradek.controller import deletion, elect_leaders, reassignment, replica_failures
 from odradek.controller.context import ControllerContext, ControllerSettings
 from odradek.controller.controller_znode import ControllerLease
 from odradek.controller.election import Cause
@@ -58,6 +58,7 @@ from odradek.controller.step import (
 )
 from odradek.controller.store import ControllerStore
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replica.purgatory import Purgatory
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk import znodes
 
@@ -75,7 +76,10 @@ PARTITIONS_AT_ONCE = 1000
 
 
 class ActiveController:
-    """The controller of one epoch; `context` is the cluster as this controller knows it."""
+    """The controller of one epoch; `context` is the cluster as this controller knows it.
+
+    In `deletions` wait those who requested the deletion of a topic, until it is settled.
+    """
 
     def __init__(
         self,
@@ -84,6 +88,7 @@ class ActiveController:
         store: ControllerStore,
         outbox: Outbox,
         queue: EventQueue,
+        deletions: Purgatory[str],
     ) -> None:
         self.lease = lease
         self.outbox = outbox
@@ -96,6 +101,7 @@ class ActiveController:
         self._config = config
         self._store = store
         self._queue = queue
+        self._deletions = deletions
         self._rebalance: asyncio.TimerHandle | None = None
         self._failed_replicas: asyncio.TimerHandle | None = None
         self._listing: asyncio.TimerHandle | None = None
@@ -411,7 +417,10 @@ class ActiveController:
         events = deque([event])
         finished: list[str] = []
         while events:
-            self.context, actions = step(self.context, events.popleft())
+            before = self.context
+            self.context, actions = step(before, events.popleft())
+            if self._deletions:
+                self._deletions.wake_each(deletion.settled(before, self.context))
             self.outbox.update_brokers(self.context.brokers)
             removed = {
                 one.topic: self.context.topics[one.topic].partitions

@@ -74,8 +74,9 @@ class ControllerContext:
 
     `causes` are the reasons of writes in progress, `conflicts` how often each of them has failed,
     `failed` the replicas whose brokers answered with storage errors, `failures` how often they did
-    since the last FailedReplicasDue, `deletions` the topics being deleted, `awaited` the brokers
-    that the next event brings online.
+    since the last FailedReplicasDue, `deletions` the topics being deleted, `halted` those of them
+    with a replica that could not be deleted once, `awaited` the brokers that the next event brings
+    online.
 
     `former_epochs` are the highest leader epochs of deleted topics. One that is made anew begins
     above: clients ignore metadata of an older epoch than they know, and would wait for the former
@@ -97,6 +98,7 @@ class ControllerContext:
     failures: Mapping[Replica, int] = field(default_factory=dict)
     awaited: frozenset[BrokerId] = frozenset()
     deletions: frozenset[str] = frozenset()
+    halted: frozenset[str] = frozenset()
     former_epochs: Mapping[str, LeaderEpoch] = field(default_factory=dict)
     causes: Mapping[TopicPartition, Cause] = field(default_factory=dict)
     conflicts: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -201,6 +203,7 @@ class Draft:
         self.failed = context.failed
         self.awaited = context.awaited
         self.deletions = context.deletions
+        self.halted = context.halted
         self.topics = Editable(context.topics)
         self.leaderships = Editable(context.leaderships)
         self.partitions = Editable(context.partitions)
@@ -353,6 +356,7 @@ class Draft:
         self.topics.edit().pop(topic)
         self.unclean.edit().pop(topic, None)
         self.deletions -= {topic}
+        self.halted -= {topic}
 
     def forget_replica(self, replica: Replica) -> None:
         """Remove everything known about a replica that is not assigned any more, or anew."""
@@ -478,6 +482,7 @@ class Draft:
             failed=self.failed,
             awaited=self.awaited,
             deletions=self.deletions,
+            halted=self.halted,
             topics=self.topics.current,
             leaderships=self.leaderships.current,
             partitions=self.partitions.current,

@@ -11,7 +11,7 @@ topic may be made on brokers that never come, and deleted again.
 
 from collections.abc import Collection
 
-from odradek.controller.context import Draft, Replica
+from odradek.controller.context import ControllerContext, Draft, Replica
 from odradek.controller.states import PartitionPhase, ReplicaPhase
 from odradek.values import BrokerId, TopicPartition
 
@@ -54,7 +54,7 @@ def start(draft: Draft, replica: Replica) -> None:
         draft.enter_replica(replica, ReplicaPhase.DELETION_STARTED)
         draft.add_stop_replica(replica.broker_id, replica.partition, delete=True)
     elif replica.partition in draft.leaderships:
-        draft.enter_replica(replica, ReplicaPhase.DELETION_INELIGIBLE)
+        _halt(draft, replica)
     else:
         draft.enter_replica(
             replica, ReplicaPhase.DELETION_STARTED, ReplicaPhase.DELETION_SUCCESSFUL
@@ -66,7 +66,13 @@ def pause(draft: Draft, broker_id: BrokerId, partitions: Collection[TopicPartiti
     for partition in partitions:
         replica = Replica(partition, broker_id)
         if draft.replicas.get(replica) is ReplicaPhase.DELETION_STARTED:
-            draft.enter_replica(replica, ReplicaPhase.DELETION_INELIGIBLE)
+            _halt(draft, replica)
+
+
+def _halt(draft: Draft, replica: Replica) -> None:
+    draft.enter_replica(replica, ReplicaPhase.DELETION_INELIGIBLE)
+    if draft.in_deleted_topic(replica.partition):
+        draft.halted |= {replica.partition.topic}
 
 
 def resume(draft: Draft, broker_id: BrokerId, partitions: Collection[TopicPartition]) -> None:
@@ -104,3 +110,18 @@ def _finish_if_done(draft: Draft, topic: str) -> None:
         for replica in replicas:
             draft.enter_replica(replica, ReplicaPhase.NON_EXISTENT)
         draft.remove_topic(topic)
+
+
+def is_settled(context: ControllerContext, topic: str) -> bool:
+    """Return whether a topic whose deletion was requested is gone, or has to wait for a broker."""
+    return topic not in context.topics or topic in context.halted
+
+
+def settled(before: ControllerContext, after: ControllerContext) -> set[str]:
+    """Return the topics that a step settled; see `is_settled`."""
+    found: set[str] = set()
+    if after.topics is not before.topics:
+        found |= before.topics.keys() - after.topics.keys()
+    if after.halted is not before.halted:
+        found |= after.halted - before.halted
+    return found

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from odradek import slices
 from odradek.clock import wall_ms
 from odradek.config import BrokerConfig
-from odradek.controller import candidacy, controller_znode
+from odradek.controller import candidacy, controller_znode, deletion
 from odradek.controller.active_controller import ActiveController
 from odradek.controller.candidacy import CandidateAction, CandidateEvent, CandidateState
 from odradek.controller.controller_znode import ControllerLease
@@ -39,6 +39,7 @@ from odradek.controller.step import imbalance
 from odradek.controller.store import ControllerMovedError, ControllerStore
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
+from odradek.replica.purgatory import Purgatory
 from odradek.values import BrokerId, ControllerEpoch, TopicPartition
 from odradek.zk.session import (
     ConnectionLoss,
@@ -89,6 +90,7 @@ class Controller:
         self._state = CandidateState.UNREGISTERED
         self._controller: ActiveController | None = None
         self._queue = EventQueue()
+        self._deletions: Purgatory[str] = Purgatory()
         self._task: asyncio.Task[None] | None = None
         self._unsubscribe: Callable[[], None] | None = None
         if registration is not None:
@@ -110,6 +112,20 @@ class Controller:
     def knows(self, topic: str) -> bool:
         """Return whether this broker is the controller and has read the topic's znode."""
         return self._controller is not None and topic in self._controller.context.topics
+
+    async def wait_until_deleted(self, topic: str, timeout_ms: float) -> bool:
+        """Wait until a topic whose deletion was requested is gone from ZooKeeper too, so that its
+        name is free; return False on timeout.
+
+        Nobody waits for a deletion that is halted, as the broker of a replica may never return, nor
+        for the next controller.
+        """
+        return self._is_settled(topic) or await self._deletions.wait(
+            (topic,), timeout_ms, lambda: self._is_settled(topic)
+        )
+
+    def _is_settled(self, topic: str) -> bool:
+        return self._controller is None or deletion.is_settled(self._controller.context, topic)
 
     @property
     def offline_partitions(self) -> int:
@@ -347,7 +363,9 @@ class Controller:
             self._quarantines,
         )
         store = ControllerStore(self._session, lease)
-        self._controller = ActiveController(self._config, lease, store, outbox, self._queue)
+        self._controller = ActiveController(
+            self._config, lease, store, outbox, self._queue, self._deletions
+        )
 
     async def _start_controller(self) -> None:
         """Read all state, send it to all brokers, and watch (row C3)."""
@@ -367,6 +385,7 @@ class Controller:
         logger.info(
             "broker %d is no longer controller, epoch %d", self.broker_id, controller.lease.epoch
         )
+        self._deletions.wake_all()
         await controller.stop()
         self._fail_calls()
 

@@ -341,8 +341,16 @@ async def _grow(
 async def delete_topics(
     broker: Broker, request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
-    """Request deletions, and wait until the metadata of this broker lacks the topics."""
+    """Request deletions, and wait until the names of the topics are free.
+
+    Kafka answers once its metadata lacks them. So does this broker, the controller, if a deletion
+    has to wait for another broker. Else the znodes go next, and the same client may create a topic
+    of that name at once.
+    """
     deadline = monotonic() + request.timeout_ms / 1000
+
+    def left_ms() -> float:
+        return (deadline - monotonic()) * 1000
 
     def refused(name: str, refusal: KafkaError) -> DeletableTopicResult:
         return DeletableTopicResult(
@@ -368,8 +376,8 @@ async def delete_topics(
         return DeletableTopicResult(name=name)
 
     async def wait(going: DeletableTopicResult) -> None:
-        left_ms = (deadline - monotonic()) * 1000
-        if not await broker.metadata.wait_until_gone(going.name, left_ms):
+        gone = await broker.metadata.wait_until_gone(going.name, left_ms())
+        if not gone or not await broker.controller.wait_until_deleted(going.name, left_ms()):
             going.error_code = ErrorCode.REQUEST_TIMED_OUT
             going.error_message = f"Topic '{going.name}' is still being deleted."
 
