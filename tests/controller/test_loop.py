@@ -212,21 +212,30 @@ async def test_isr_change_notification_reaches_every_broker_and_is_removed(
     await until_async(removed)
 
 
-async def test_a_request_to_delete_what_is_no_topic_holds_up_no_other(cluster: Cluster) -> None:
+@pytest.mark.parametrize("form", ["child", "payload"])
+async def test_a_request_to_delete_what_is_no_topic_holds_up_no_other(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, form: str
+) -> None:
     """Its removal would be refused, or be that of the parent, without which none could be read."""
     controller = await cluster.broker(1)
     await until(lambda: controller.active)
     session = controller.session
     await admin.apply_create_topic(session, "t", replicas(p0=(1,)), {"a": "b"})
     await until(lambda: len(cluster.roles(1)) == 1)
-    await session.set("/admin/delete_topics", znodes.encode_delete_topics(["", ".."]))
-    await admin.apply_request_deletion(session, "t")
+    names = ["", "..", "a/b", "a\0b"]
+    payload = names if form == "child" else [*names, "t"]
+    await session.set("/admin/delete_topics", znodes.encode_delete_topics(payload))
+    if form == "child":
+        await admin.apply_request_deletion(session, "t")
 
     async def gone() -> bool:
         left = await has(session, "/brokers/topics/t")
-        return not left and not await session.children("/admin/delete_topics")
+        data, _ = await session.get("/admin/delete_topics")
+        return not left and data == b"" and not await session.children("/admin/delete_topics")
 
     await until_async(gone)
+    assert controller.elections == 1
+    assert "dropping requests to delete '', '..', 'a\\x00b', 'a/b'" in caplog.text
 
 
 @pytest.mark.parametrize("form", ["child", "payload"])
@@ -509,7 +518,8 @@ async def test_preferred_election_moves_leaders_back_and_removes_its_znode(
     notice = znodes.encode_isr_change([TopicPartition("t", 0)])
     await session.create("/isr_change_notification/isr_change_", notice, sequence=True)
     await until(lambda: cluster.metadata(2)["t", 0] == 1)
-    wanted = znodes.encode_preferred_election([TopicPartition("t", 0)])
+    asked = [TopicPartition("..", 0), TopicPartition("t", 0), TopicPartition("a/b", 0)]
+    wanted = znodes.encode_preferred_election(asked)
     await session.create("/admin/preferred_replica_election", wanted)
     await until(lambda: cluster.roles(2)["t", 0] == (2, 2, [1, 2]))
 

@@ -115,6 +115,22 @@ async def test_request_in_zookeeper_reassigns_a_partition_and_is_removed(cluster
     assert cluster.metadata(2) == {("t", 0): 3}
 
 
+async def test_request_names_what_is_no_topic_beside_a_partition(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is refused and removed alone, as by Kafka."""
+    await start(cluster, 1, 2, 3)
+    session = await cluster.session()
+    names = ("", "..", "a/b", "a\0b", "unknown")
+    wanted = {TopicPartition(name, 0): broker_ids(1, 3) for name in (*names, "t")}
+    await session.create(znodes.REASSIGN_PARTITIONS_PATH, znodes.encode_reassignment(wanted))
+    while [*(await requested(session) or ())] != [TopicPartition("t", 0)]:
+        await asyncio.sleep(0.01)
+    await until(lambda: ("t", 0) in cluster.roles(3))
+    for name in names:
+        assert f"failed to reassign {name}-0: " in caplog.text
+
+
 async def test_reassignment_continues_under_the_next_controller(cluster: Cluster) -> None:
     one, two, three = await start(cluster, 1, 2, 3)
     session = await cluster.session()

@@ -401,18 +401,18 @@ def test_text_that_no_answer_can_hold_is_refused() -> None:
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "/", "a/b"])
-def test_topics_that_are_no_part_of_a_path_are_refused(topic: str) -> None:
-    """The request to delete the topic without a name is that for all of them."""
-    with pytest.raises(ZnodeError, match=r"/admin/delete_topics: .* is no name of a znode"):
-        znodes.decode_delete_topics(
-            "/admin/delete_topics", znodes.encode_delete_topics(["t", topic])
-        )
-    partitions = znodes.encode_partitions([TopicPartition(topic, 0)])
-    with pytest.raises(ZnodeError, match="is no name of a znode"):
-        znodes.decode_isr_change("/c", partitions)
-    moved = znodes.encode_reassignment({TopicPartition(topic, 0): [1]})
-    with pytest.raises(ZnodeError, match="is no name of a znode"):
-        znodes.decode_reassignment("/r", moved)
+def test_what_names_no_znode_is_refused_where_its_znode_is_read(topic: str) -> None:
+    partitions = [TopicPartition("t", 0), TopicPartition(topic, 0)]
+    with pytest.raises(ZnodeError, match="/c: .* is no name of a znode"):
+        znodes.decode_isr_change("/c", znodes.encode_isr_change(partitions))
+    named = znodes.encode_preferred_election(partitions)
+    assert znodes.decode_preferred_election("/p", named) == tuple(partitions)
+    moved = znodes.encode_reassignment(dict.fromkeys(partitions, [1]))
+    assert [*znodes.decode_reassignment("/r", moved)] == partitions
+    assert znodes.decode_delete_topics("/d", znodes.encode_delete_topics(["t", topic])) == (
+        "t",
+        topic,
+    )
 
 
 def test_only_plain_numbers_are_ids_of_brokers() -> None:

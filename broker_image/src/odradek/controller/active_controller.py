@@ -73,6 +73,8 @@ LISTING_PAUSE_SECONDS = 50e-6
 LONGEST_LISTING_PAUSE_SECONDS = 1.0
 # Partitions of one call that are looked into without a pause.
 PARTITIONS_AT_ONCE = 1000
+# Of a list of topics in the log.
+SHOWN_TOPICS = 20
 
 
 class ActiveController:
@@ -448,6 +450,10 @@ class ActiveController:
                     case RemoveTopic():
                         pass  # all topics at once below
                     case RemoveDeletions(topics):
+                        logger.warning(
+                            "dropping requests to delete %s: unknown, or deletion is disabled",
+                            ", ".join(map(repr, topics[:SHOWN_TOPICS])),
+                        )
                         await self._store.remove_deletions(topics)
                     case FinishPreferredElection():
                         # Not before its elections, which a conflict may delay, are held.

@@ -443,8 +443,12 @@ class ControllerStore:
         return [*itertools.chain(*below), path]
 
     async def remove_deletions(self, topics: Sequence[str]) -> None:
-        """Remove deletion requests: the children and the entries of the payload."""
-        await self.remove([znodes.delete_topic_path(topic) for topic in topics])
+        """Remove deletion requests: the children and the entries of the payload.
+
+        The payload may name what no znode can be named, or what is the znode of all requests.
+        """
+        children = set(await self._session.children(znodes.DELETE_TOPICS_PATH))
+        await self.remove([znodes.delete_topic_path(one) for one in topics if one in children])
         await self.remove_deletion_payload(topics)
 
     async def remove_deletion_payload(self, topics: Sequence[str]) -> None:

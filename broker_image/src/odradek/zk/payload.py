@@ -149,12 +149,6 @@ class Fields:
             raise self._wrong(name, "a string", value)
         return value
 
-    def part(self, name: str) -> str:
-        """Return a string that is one part of a path."""
-        text = self.string(name)
-        check_part(self._path, text)
-        return text
-
     def optional_string(self, name: str) -> str | None:
         """Return a string, or None where the field is missing or null."""
         return self.string(name) if name in self else None

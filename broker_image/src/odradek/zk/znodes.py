@@ -472,15 +472,12 @@ def encode_delete_topics(topics: Iterable[str]) -> bytes:
 
 
 def decode_delete_topics(path: str, data: bytes | None) -> tuple[str, ...]:
-    """Read the payload form; Kafka leaves the node empty."""
+    """Read the payload form; Kafka leaves the node empty. A name may be that of no znode."""
     if not data:
         return ()
     fields = Fields.parse(path, data)
     fields.require_version(1)
-    topics = fields.strings("topics")
-    for topic in topics:
-        check_part(path, topic)
-    return topics
+    return fields.strings("topics")
 
 
 def encode_reassignment(wanted: Mapping[TopicPartition, Sequence[int]]) -> bytes:
@@ -499,7 +496,7 @@ def encode_reassignment(wanted: Mapping[TopicPartition, Sequence[int]]) -> bytes
 def decode_reassignment(
     path: str, data: bytes | None
 ) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-    """Read the target replicas of each partition."""
+    """Read the target replicas of each partition. A topic may have the name of no znode."""
     fields = Fields.parse(path, data)
     fields.require_version(1)
     return {
@@ -519,14 +516,14 @@ def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_partitions(path: str, data: bytes | None) -> tuple[TopicPartition, ...]:
-    """Read a list of partitions."""
+    """Read a list of partitions. A topic may have the name of no znode."""
     fields = Fields.parse(path, data)
     fields.require_version(1)
     return tuple(_decode_partition(entry) for entry in fields.nested_list("partitions"))
 
 
 def _decode_partition(entry: Fields) -> TopicPartition:
-    return TopicPartition(entry.part("topic"), entry.int32("partition"))
+    return TopicPartition(entry.string("topic"), entry.int32("partition"))
 
 
 encode_preferred_election = encode_partitions
@@ -535,7 +532,15 @@ decode_preferred_election = decode_partitions
 # --- notifications -------------------------------------------------------------------------------
 
 encode_isr_change = encode_partitions
-decode_isr_change = decode_partitions
+
+
+def decode_isr_change(path: str, data: bytes | None) -> tuple[TopicPartition, ...]:
+    """Read which partitions changed; their states are read next, so topics name znodes."""
+    changed = decode_partitions(path, data)
+    for one in changed:
+        check_part(path, one.topic)
+    return changed
+
 
 LOG_DIR_FAILED_EVENT = 1
 
