@@ -81,9 +81,7 @@ async def grow_result(
     return result
 
 
-async def delete(
-    broker: Broker, name: str, version: int = 3, timeout_ms: int = TIMEOUT_MS
-) -> int:
+async def delete(broker: Broker, name: str, version: int = 3, timeout_ms: int = TIMEOUT_MS) -> int:
     request = DeleteTopicsRequest(topic_names=[name], timeout_ms=timeout_ms)
     [result] = (await ask(broker, request, version)).responses
     return result.error_code
@@ -152,9 +150,7 @@ async def test_name_of_a_deleted_topic_is_free_at_once(cluster: Cluster) -> None
     controller, other = await controller_and_other(cluster)
     topic = CreatableTopic(
         name="anew",
-        assignments=[
-            CreatableReplicaAssignment(partition_index=0, broker_ids=[other.broker_id])
-        ],
+        assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[other.broker_id])],
         num_partitions=-1,
         replication_factor=-1,
         configs=[],

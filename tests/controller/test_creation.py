@@ -61,6 +61,20 @@ async def test_own_topic_is_read_without_the_names_of_all(cluster: Cluster) -> N
     assert not controller.knows("gone meanwhile")
 
 
+async def test_topic_with_a_name_that_no_request_can_hold_is_passed_over(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller = await start(cluster)
+    # Of two bytes per character; one character less can be told.
+    longest, longer = "é" * 16383, "é" * 16384
+    for name in (longer, longest, "t"):
+        data = znodes.encode_topic(assignment(1))
+        await controller.session.create(znodes.topic_path(name), data)
+    await until(lambda: cluster.metadata(1).keys() >= {("t", 0), (longest, 0)})
+    assert not controller.knows(longer)
+    assert "... has more than 32767 bytes" in caplog.text
+
+
 async def test_names_of_all_topics_are_read_again_after_a_pause(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -407,7 +407,7 @@ def test_what_names_no_znode_is_refused_where_its_znode_is_read(topic: str) -> N
         znodes.decode_isr_change("/c", znodes.encode_isr_change(partitions))
     named = znodes.encode_preferred_election(partitions)
     assert znodes.decode_preferred_election("/p", named) == tuple(partitions)
-    moved = znodes.encode_reassignment(dict.fromkeys(partitions, [1]))
+    moved = znodes.encode_reassignment(dict.fromkeys(partitions, (1,)))
     assert [*znodes.decode_reassignment("/r", moved)] == partitions
     assert znodes.decode_delete_topics("/d", znodes.encode_delete_topics(["t", topic])) == (
         "t",

@@ -36,7 +36,15 @@ from odradek.values import (
     LeaderEpoch,
     TopicPartition,
 )
-from odradek.zk.payload import Fields, check_part, check_text, dump, parse_int32, parse_integer
+from odradek.zk.payload import (
+    Fields,
+    check_part,
+    check_text,
+    dump,
+    fits_an_answer,
+    parse_int32,
+    parse_integer,
+)
 from odradek.zk.payload import ZnodeError as ZnodeError
 
 BROKER_IDS_PATH = "/brokers/ids"
@@ -245,7 +253,9 @@ def encode_topic(assignment: TopicAssignment) -> bytes:
 
 
 def decode_topic(path: str, data: bytes | None) -> TopicAssignment:
-    """Read versions 1, 2 and 3."""
+    """Read versions 1, 2 and 3. No answer can hold a longer name than a string of the protocol."""
+    if not fits_an_answer(path):
+        check_text(f"{path[:80]}...", path.rpartition("/")[2])
     fields = Fields.parse(path, data)
     fields.require_version(1, 2, 3)
     return TopicAssignment(
