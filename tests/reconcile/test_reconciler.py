@@ -9,7 +9,7 @@ from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from odradek.zk.operations import Operation
 from odradek_operator.loop.reconciler import Reconciler
-from odradek_operator.shared import metrics, zookeeper
+from odradek_operator.shared import metrics, observe, zookeeper
 from odradek_operator.shared.connect_strings import qualified
 from odradek_operator.shared.spec import API_VERSION, FINALIZER, ClusterKey
 from odradek_operator.shared.status import condition_of
@@ -220,6 +220,22 @@ def test_resources_of_a_cluster_whose_brokers_cannot_be_read_are_not_ready() -> 
         told = condition_of(found["status"], "Ready")
         assert told is not None
         assert "/brokers/ids/0" in told["message"]
+
+
+def test_a_registration_that_cannot_be_read_hides_no_other_broker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registered = znodes.BrokerRegistration(
+        BrokerId(1), (znodes.BrokerEndpoint("PLAINTEXT", "one", 9092),)
+    )
+    zookeeper = MemoryZooKeeper(
+        {
+            znodes.broker_path(0): b"torn",
+            znodes.broker_path(1): znodes.encode_broker(registered),
+        }
+    )
+    assert observe.brokers(zookeeper) == {1: registered}
+    assert "passing over the registration of a broker: znode /brokers/ids/0" in caplog.text
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64])

@@ -11,7 +11,7 @@ from odradek.tools.errors import ToolError
 from odradek.tools.group_stores import broker_addresses
 from odradek.values import BrokerId
 from odradek.zk import znodes
-from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration, ZnodeError
+from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
 
 LIVING = znodes.encode_broker(
     BrokerRegistration(
@@ -47,7 +47,10 @@ def test_a_broker_that_stops_meanwhile_is_passed_over() -> None:
         broker_addresses(alone, "SSL")
 
 
-def test_what_is_no_broker_is_named() -> None:
-    client: Any = Registrations("x")
-    with pytest.raises(ZnodeError, match="/brokers/ids/x"):
-        broker_addresses(client, "SSL")
+def test_what_is_no_broker_is_named_and_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    client: Any = Registrations("x", "2")
+    assert broker_addresses(client, "SSL") == [("two", 1)]
+    assert capsys.readouterr().err.startswith("odradek: warning: znode /brokers/ids/x: ")
+    alone: Any = Registrations("x")
+    with pytest.raises(ToolError, match="no registered broker has a SSL listener"):
+        broker_addresses(alone, "SSL")

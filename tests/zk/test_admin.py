@@ -10,7 +10,7 @@ from odradek.values import BrokerId
 from odradek.zk import admin, operations, znodes
 from odradek.zk.registration import create_persistent_paths
 from odradek.zk.session import Session
-from odradek.zk.znodes import TopicAssignment
+from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration, TopicAssignment
 from tests.support import steps, zookeeper
 from tests.zk.conftest import OpenSession
 
@@ -154,3 +154,16 @@ async def test_config_change_leaves_a_notice_in_the_same_transaction(
     assert [znodes.parse_sequence(name, znodes.CONFIG_CHANGE_PREFIX) for name in names] == [0, 1]
     data, _ = await session.get(f"/config/changes/{names[0]}")
     assert data == b'{"version":2,"entity_path":"topics/t"}'
+
+
+async def test_registration_that_is_unreadable_hides_no_broker(
+    session: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    registered = BrokerRegistration(BrokerId(2), (BrokerEndpoint("PLAINTEXT", "two", 9092),))
+    for name, data in (("1", b'{"version":4'), ("2", znodes.encode_broker(registered)), ("x", b"")):
+        await session.create(f"{znodes.BROKER_IDS_PATH}/{name}", data)
+    assert await admin.read_brokers(session) == {2: registered}
+    for name in ("1", "x"):
+        assert (
+            f"passing over the registration of a broker: znode /brokers/ids/{name}" in caplog.text
+        )

@@ -403,7 +403,7 @@ def test_text_that_no_answer_can_hold_is_refused() -> None:
 @pytest.mark.parametrize("topic", ["", ".", "..", "/", "a/b"])
 def test_what_names_no_znode_is_refused_where_its_znode_is_read(topic: str) -> None:
     partitions = [TopicPartition("t", 0), TopicPartition(topic, 0)]
-    with pytest.raises(ZnodeError, match="/c: .* is no name of a znode"):
+    with pytest.raises(ZnodeError, match=r"/c: .* is no name of a znode"):
         znodes.decode_isr_change("/c", znodes.encode_isr_change(partitions))
     named = znodes.encode_preferred_election(partitions)
     assert znodes.decode_preferred_election("/p", named) == tuple(partitions)

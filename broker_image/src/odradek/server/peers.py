@@ -10,7 +10,7 @@ from odradek.config import BrokerConfig
 from odradek.net.client import PeerClient
 from odradek.replica.metadata import MetadataCache
 from odradek.security.listeners import BrokerSecurity
-from odradek.zk import admin, znodes
+from odradek.zk import admin
 from odradek.zk.session import Session
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Peers:
         # The controller must get through to tell.
         try:
             registered = await admin.read_brokers(self._session)
-        except (KazooException, znodes.ZnodeError) as failure:
+        except KazooException as failure:
             logger.warning("failed to read the brokers' addresses: %r; retrying", failure)
             return set()
         return {

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import click
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
 
@@ -174,8 +175,11 @@ class Coordinators:
 
 
 def broker_addresses(client: KazooClient, protocol: str) -> list[tuple[str, int]]:
-    """Return where the registered brokers listen with a security protocol. Raises ToolError."""
-    found = []
+    """Return where the registered brokers listen with a security protocol. Raises ToolError.
+
+    Registrations that cannot be read are passed over with a warning.
+    """
+    found: dict[str, bytes] = {}
     try:
         names = ask(client.get_children, znodes.BROKER_IDS_PATH)
     except NoNodeError:
@@ -183,15 +187,21 @@ def broker_addresses(client: KazooClient, protocol: str) -> list[tuple[str, int]
     for name in names:
         path = f"{znodes.BROKER_IDS_PATH}/{name}"
         try:
-            data, _ = ask(client.get, path)
+            found[path], _ = ask(client.get, path)
         except NoNodeError:
             continue  # it has stopped since
-        for endpoint in znodes.decode_broker(path, data).endpoints:
-            if endpoint.security_protocol == protocol:
-                found.append((endpoint.host, endpoint.port))
-    if not found:
+    registered, unreadable = znodes.decode_brokers(found)
+    for error in unreadable:
+        click.echo(f"odradek: warning: {error}", err=True)
+    addresses = [
+        (endpoint.host, endpoint.port)
+        for one in registered.values()
+        for endpoint in one.endpoints
+        if endpoint.security_protocol == protocol
+    ]
+    if not addresses:
         raise ToolError(f"no registered broker has a {protocol} listener", 1)
-    return found
+    return addresses
 
 
 def _check_name(group: str) -> None:

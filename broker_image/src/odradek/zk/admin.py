@@ -7,6 +7,7 @@ ZooKeeper allows it: a topic never appears without its configuration. `session.S
 """
 
 import itertools
+import logging
 import operator
 import re
 import uuid
@@ -31,6 +32,8 @@ LARGEST_REASSIGNED_TOPIC = 1_000_000
 LARGEST_CONFIG = 600_000
 # More partitions do not fit into LARGEST_TOPIC, with one replica each: `"0":[0],`.
 MOST_PARTITIONS = LARGEST_TOPIC // 8
+logger = logging.getLogger(__name__)
+
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _SEPARATOR = re.compile(r"[._]")
 
@@ -262,8 +265,12 @@ def _unknown_topic(topic: str) -> KafkaError:
 
 
 async def read_brokers(session: Session) -> dict[BrokerId, BrokerRegistration]:
-    """Return the registered brokers."""
+    """Return the registered brokers; unreadable registrations are passed over, with a log line."""
     names = await session.children(znodes.BROKER_IDS_PATH)
     found = await session.get_all(f"{znodes.BROKER_IDS_PATH}/{name}" for name in names)
-    registrations = (znodes.decode_broker(path, data) for path, (data, _) in found.items())
-    return {registration.broker_id: registration for registration in registrations}
+    registered, unreadable = znodes.decode_brokers(
+        {path: data for path, (data, _) in found.items()}
+    )
+    for error in unreadable:
+        logger.warning("passing over the registration of a broker: %s", error)
+    return registered

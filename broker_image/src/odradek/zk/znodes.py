@@ -195,6 +195,24 @@ def decode_broker(path: str, data: bytes | None) -> BrokerRegistration:
     )
 
 
+def decode_brokers(
+    found: Mapping[str, bytes],
+) -> tuple[dict[BrokerId, BrokerRegistration], list[ZnodeError]]:
+    """Read registrations by path; return them by broker, and why others are unreadable: one that
+    somebody else wrote must not hide all brokers.
+    """
+    registered: dict[BrokerId, BrokerRegistration] = {}
+    unreadable: list[ZnodeError] = []
+    for path, data in found.items():
+        try:
+            one = decode_broker(path, data)
+        except ZnodeError as error:
+            unreadable.append(error)
+        else:
+            registered[one.broker_id] = one
+    return registered, unreadable
+
+
 def _decode_endpoint(path: str, text: str, protocols: Mapping[str, str]) -> BrokerEndpoint:
     matched = _ENDPOINT.fullmatch(text)
     if matched is None:

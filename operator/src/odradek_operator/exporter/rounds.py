@@ -19,11 +19,10 @@ from typing import Final
 
 from odradek import lag as rule
 from odradek.http_server import HttpAnswer, HttpRequest, plain
-from odradek.values import BrokerId, TopicPartition
+from odradek.values import TopicPartition
 from odradek.zk import consumers, znodes
 from odradek.zk.client import OPEN, ZooKeeperAccess
 from odradek.zk.consumers import TopicPattern
-from odradek.zk.payload import ZnodeError
 from odradek_operator.exporter import coordinators, logs, page
 from odradek_operator.exporter.brokers import RoundBrokers
 from odradek_operator.exporter.coordinators import GroupCommits
@@ -221,14 +220,11 @@ def _endpoints(
 ) -> dict[int, tuple[str, int]]:
     names = zookeeper.children([znodes.BROKER_IDS_PATH])[znodes.BROKER_IDS_PATH] or ()
     found = zookeeper.read(map(znodes.broker_path, znodes.broker_ids(names)))
-    registered = {}
-    for path, znode in found.items():
-        try:
-            if znode is not None:
-                one = znodes.decode_broker(path, znode.data)
-                registered[BrokerId(one.broker_id)] = one
-        except ZnodeError as error:
-            failures["broker", path.rpartition("/")[2]] = str(error)
+    registered, unreadable = znodes.decode_brokers(
+        {path: znode.data for path, znode in found.items() if znode is not None}
+    )
+    for error in unreadable:
+        failures["broker", error.path.rpartition("/")[2]] = str(error)
     if not registered:
         failures["broker", "any"] = "none is registered"
     endpoints = observe.endpoints(registered, listener)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -15,13 +16,24 @@ from odradek_operator.shared.spec import Body
 from odradek_operator.shared.views import Partitions, TopicView
 from odradek_operator.shared.zookeeper import ZnodeReader
 
+log = logging.getLogger(__name__)
+
 
 def brokers(zookeeper: ZnodeReader) -> dict[BrokerId, BrokerRegistration]:
-    """Return the registered brokers."""
+    """Return the registered brokers; one whose registration is unreadable counts as absent.
+
+    Raises ZnodeError if all are.
+    """
     names = zookeeper.children([znodes.BROKER_IDS_PATH])[znodes.BROKER_IDS_PATH] or []
     found = zookeeper.read(map(znodes.broker_path, znodes.broker_ids(names)))
-    registered = (znodes.decode_broker(path, one.data) for path, one in found.items() if one)
-    return {one.broker_id: one for one in registered}
+    registered, unreadable = znodes.decode_brokers(
+        {path: one.data for path, one in found.items() if one is not None}
+    )
+    if unreadable and not registered:
+        raise unreadable[0]
+    for error in unreadable:
+        log.warning("passing over the registration of a broker: %s", error)
+    return registered
 
 
 def addresses(
