@@ -179,6 +179,22 @@ async def test_the_log_says_what_the_deletion_of_an_internal_topic_costs(
     assert said in line
 
 
+async def test_a_topic_grows_from_what_another_request_has_just_added(
+    controller: Broker, zookeeper: Zookeeper
+) -> None:
+    """The metadata lacks that yet; Kafka reads ZooKeeper."""
+
+    def to(count: int) -> CreatePartitionsTopic:
+        return CreatePartitionsTopic(name=THERE, count=count)
+
+    path = znodes.topic_path(THERE)
+    for count in (3, 5):
+        assert await grow(controller, to(count)) == [ErrorCode.REQUEST_TIMED_OUT]
+        assert len(znodes.decode_topic(path, zookeeper.znodes[path][0]).partitions) == count
+    assert await grow(controller, to(5)) == [ErrorCode.INVALID_PARTITIONS]
+    assert await grow(controller, to(4)) == [ErrorCode.INVALID_PARTITIONS]
+
+
 async def test_few_topics_of_a_long_request_are_written_at_once(
     controller: Broker, zookeeper: Zookeeper
 ) -> None:

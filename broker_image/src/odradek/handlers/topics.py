@@ -299,17 +299,21 @@ def _growth_refusal(broker: Broker, topic: CreatePartitionsTopic) -> KafkaError 
     if present is None:
         reason = f"Topic '{topic.name}' does not exist."
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, reason)
-    extra = topic.count - len(present)
-    if extra <= 0:
-        # Scripts look for Kafka's words.
-        reason = (
-            f"Topic already has {len(present)} partitions."
-            if extra == 0
-            else f"Topic currently has {len(present)} partitions, "
-            f"which is higher than the requested {topic.count}."
-        )
-        return KafkaError(ErrorCode.INVALID_PARTITIONS, reason)
-    return None
+    return _count_refusal(len(present), topic.count)
+
+
+def _count_refusal(present: int, wanted: int) -> KafkaError | None:
+    """Return why a topic with `present` partitions cannot grow to `wanted`, None if it can."""
+    if present < wanted:
+        return None
+    # Scripts look for Kafka's words.
+    reason = (
+        f"Topic already has {present} partitions."
+        if present == wanted
+        else f"Topic currently has {present} partitions, "
+        f"which is higher than the requested {wanted}."
+    )
+    return KafkaError(ErrorCode.INVALID_PARTITIONS, reason)
 
 
 async def _grow(
@@ -324,15 +328,17 @@ async def _grow(
     )
     if refusal is not None:
         raise refusal
-    present = broker.metadata.topics[topic.name]
-    added = replica_lists.of_new_partitions(broker, topic, len(present), topic.count - len(present))
+    # The metadata lacks partitions that another request has just added.
+    present = await admin.partition_count(broker.session, topic.name)
+    refusal = _count_refusal(present, topic.count)
+    if refusal is not None:
+        raise refusal
+    added = replica_lists.of_new_partitions(broker, topic, present, topic.count - present)
     if validate_only:
         return
     context.count_mutations(len(added), FIRST_STRICT_GROWTH)
     await admin.apply_grow_topic(broker.session, topic.name, added)
-    logger.info(
-        "increased topic %s from %d to %d partitions", topic.name, len(present), topic.count
-    )
+    logger.info("increased topic %s from %d to %d partitions", topic.name, present, topic.count)
 
 
 # --- delete -------------------------------------------------------------------------------------

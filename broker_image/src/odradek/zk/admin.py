@@ -249,6 +249,16 @@ async def apply_grow_topic(
         return
 
 
+async def partition_count(session: Session, topic: str) -> int:
+    """Return how many partitions a topic has. Raises UNKNOWN_TOPIC_OR_PARTITION, ZnodeError."""
+    path = znodes.topic_path(topic)
+    try:
+        data, _ = await session.get(path)
+    except NoNodeError:
+        raise _unknown_topic(topic) from None
+    return len(znodes.decode_topic(path, data).partitions)
+
+
 async def apply_request_deletion(session: Session, topic: str) -> None:
     """Request a deletion; repeating it is no error. Raises UNKNOWN_TOPIC_OR_PARTITION."""
     if await session.exists(znodes.topic_path(topic)) is None:
