@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -47,25 +48,60 @@ def test_intervals_that_are_apart_are_named(
     assert agreement.main(reports) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("apart: Produce: 1 kB, MB/s, ratio to kafka 2.8.2: 2.10 (1.87-2.36)")
-    assert said[-1] == "1 of 2 ratios agree in 3 reports"
+    assert said[-2:] == [
+        "1 of 2 ratios agree in 3 reports",
+        "chance explains 0 that are apart",
+    ]
 
 
-@pytest.mark.parametrize(("drawn_apart", "status"), [(1, 0), (2, 1)])
-def test_one_ratio_of_a_hundred_may_be_apart_by_chance(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], drawn_apart: int, status: int
+@pytest.mark.parametrize(
+    ("drawn_apart", "ratios", "count", "status"),
+    [
+        (1, 10, 2, 1),
+        (1, 40, 2, 0),
+        (2, 40, 2, 1),
+        (1, 110, 2, 0),
+        (2, 110, 2, 1),
+        (2, 110, 3, 0),
+        (3, 110, 3, 1),
+        (1, 10, 5, 0),
+        (2, 10, 5, 1),
+    ],
+)
+def test_no_more_ratios_may_be_apart_than_chance_explains(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    drawn_apart: int,
+    ratios: int,
+    count: int,
+    status: int,
 ) -> None:
-    paths = [tmp_path / "first.md", tmp_path / "second.md"]
+    paths = [tmp_path / f"{number}.md" for number in range(count)]
     for number, path in enumerate(paths):
         results = Results()
-        for row in range(100):
-            speed = 4.0 if number and row < drawn_apart else 2.0
+        for row in range(ratios):
+            speed = 4.0 if number == 1 and row < drawn_apart else 2.0
             for _ in range(3):
                 for system, value in {OURS: speed, AGAIN: speed, KAFKA: 1.0}.items():
                     results.note(What("Drawn", f"row {row}", "MB/s"), system, value)
         path.write_text("\n".join(results.sections()))
     assert agreement.main([str(one) for one in paths]) == status
     said = capsys.readouterr().out.splitlines()
-    assert said[-1] == f"{100 - drawn_apart} of 100 ratios agree in 2 reports"
+    told = f"{ratios - drawn_apart} of {ratios} ratios agree in {count} reports"
+    assert (told in said, said[-1].startswith("chance explains")) == (True, bool(status))
+
+
+@pytest.mark.parametrize("pairs", [1, 10, 11, 40, 110, 330, 660, 1100])
+def test_what_chance_explains_is_the_tail_of_a_binomial(pairs: int) -> None:
+    most = agreement.most_by_chance(pairs)
+
+    def more_than(number: int) -> float:
+        return 1 - sum(
+            math.comb(pairs, one) * 0.001**one * 0.999 ** (pairs - one) for one in range(number + 1)
+        )
+
+    assert more_than(most) <= 0.01
+    assert most == 0 or more_than(most - 1) > 0.0098
 
 
 def test_a_goal_that_one_run_misses_is_named(
@@ -98,19 +134,37 @@ def test_rows_of_one_round_are_not_compared(
     assert agreement.main([str(one) for one in paths]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "2 of 2 ratios agree in 2 reports",
-        "2 ratios are of one round, and not compared",
+        "2 ratios are of one round, or in one report alone, and not compared",
     ]
 
 
-def simulated(drawn: random.Random, rounds: int, slower: float = 1.0) -> Mapping[str, Row]:
+def test_a_short_report_is_compared_in_what_it_has(
+    tmp_path: Path, reports: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = Path(reports[0]).read_text()
+    longer = tmp_path / "longer.md"
+    longer.write_text(whole + "\n" + whole.replace("### Produce", "### Consume"))
+    assert agreement.main([reports[0], str(longer)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "2 of 2 ratios agree in 2 reports",
+        "2 ratios are of one round, or in one report alone, and not compared",
+    ]
+    other = tmp_path / "other.md"
+    other.write_text(whole.replace("### Produce", "### Consume"))
+    with pytest.raises(SystemExit, match="2"):
+        agreement.main([reports[0], str(other)])
+    assert "no ratio has an interval in two of the reports" in capsys.readouterr().err
+
+
+def simulated(drawn: random.Random, slower: float = 1.0) -> Mapping[str, Row]:
     """Return the rows of a report whose figures are drawn, of a system that is so much slower.
 
-    Some rows are quiet and some are not. Each broker is faster or slower from its start on, and one
-    figure in twenty is of a disturbed round.
+    Some rows are quiet and some are not, and half of them have five rounds. Each broker is faster
+    or slower from its start on, and one figure in twenty is of a disturbed round.
     """
     results = Results()
-    for number, (round_noise, start_noise) in enumerate(
-        itertools.product((0.02, 0.03, 0.05, 0.08, 0.12), (0.0, 0.01, 0.02, 0.03))
+    for number, (round_noise, start_noise, rounds) in enumerate(
+        itertools.product((0.02, 0.03, 0.05, 0.08, 0.12), (0.0, 0.01, 0.02, 0.03), (3, 5))
     ):
         what = What("Drawn", f"row {number}", "MB/s")
         for system, speed in {OURS: 400, AGAIN: 400, KAFKA: 150, NEWEST: 120}.items():
@@ -123,24 +177,29 @@ def simulated(drawn: random.Random, rounds: int, slower: float = 1.0) -> Mapping
     return agreement.rows("\n".join(results.sections()))
 
 
-@pytest.mark.parametrize("rounds", [3, 5])
-def test_three_runs_of_the_same_system_agree_in_99_of_100_ratios(rounds: int) -> None:
+def judged(reports: Sequence[Mapping[str, Row]]) -> tuple[int, int, bool]:
+    """Return how many pairs were compared, how many ratios are apart, and whether they agree."""
+    compared = agreement.comparisons(reports)
+    pairs, apart = sum(one.pairs for one in compared), sum(one.is_apart for one in compared)
+    return pairs, apart, apart <= agreement.most_by_chance(pairs)
+
+
+def test_of_a_thousand_pairs_of_the_same_system_one_is_apart() -> None:
     drawn = random.Random(20)
-    compared = apart = 0
-    for _ in range(100):
-        reports = [simulated(drawn, rounds) for _ in range(3)]
-        compared += sum(len(row.ratios) for row in reports[0].values())
-        apart += len(agreement.apart(reports))
-    assert compared == 100 * 20 * 2
-    assert apart <= compared / 100
+    runs = [[simulated(drawn) for _ in range(4)] for _ in range(100)]
+    for count in (2, 3, 4):
+        found = [judged(each[:count]) for each in runs]
+        pairs, apart = sum(one[0] for one in found), sum(one[1] for one in found)
+        assert pairs == 100 * 40 * 2 * math.comb(count, 2)
+        assert pairs / 3000 <= apart <= pairs / 1000, count
+        assert sum(agree for *_, agree in found) >= 97, count
 
 
 def test_system_that_became_a_quarter_slower_is_found() -> None:
     drawn = random.Random(21)
-    for _ in range(100):
-        before, after = simulated(drawn, 5), simulated(drawn, 5, slower=4 / 3)
-        found = agreement.apart([before, after])
-        assert len(found) >= 4, found
+    for _ in range(50):
+        _, apart, agree = judged([simulated(drawn), simulated(drawn, slower=4 / 3)])
+        assert (apart >= 4, agree) == (True, False), apart
 
 
 @pytest.mark.parametrize(
