@@ -69,6 +69,33 @@ def commit(cluster: Cluster, group: str, offset: int, topic: str = TOPIC) -> Non
     consumer.close()
 
 
+def test_names_that_strangers_chose_do_not_steer_a_terminal(cluster: Cluster) -> None:
+    odd, plain = "odd \x1b[2J\n\x9b\tgroup", "odd \\x1b[2J\\n\\x9b\\tgroup"
+    at = ("--bootstrap-server", cluster.bootstrap)
+    reader = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": odd,
+            "client.id": "id\x1b]0;mine\x07",
+            "log_level": 0,
+        }
+    )
+    try:
+        reader.subscribe([TOPIC])
+        wait_until(lambda: reader.poll(0.1) is None and bool(reader.assignment()), "a member")
+        assert plain in run("list", *at)[0].splitlines()
+        said, _ = run("describe", *at, "--group", odd, "--members")
+        assert "\x1b" not in said
+        assert said.splitlines()[1].startswith(f"{plain} id\\x1b]0;mine\\x07-")
+        refused = run("reset-offsets", *at, "--group", odd, "--all-topics", "--to-latest", status=2)
+        assert refused[1] == (
+            f"odradek: offsets can only be changed while group {plain} is inactive, but it is "
+            "Stable\n"
+        )
+    finally:
+        reader.close()
+
+
 def test_group_of_the_coordinator_is_shown_moved_and_deleted(
     cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -93,7 +93,7 @@ def test_ids_are_listed_and_described(cluster: Cluster, connection: Connection) 
     assert [one["state"] for one in document(cluster, "list", *of_idle)] == ["Empty"]
     assert document(cluster, "list", "--state", "PrepareAbort") == []
     assert document(cluster, "list", "--state", "Ongoing", "--duration-filter", "3600000") == []
-    assert r"'idle \n id'" in run(cluster, "list")
+    assert "\nidle \\n id " in run(cluster, "list")
     [described] = document(cluster, "describe", "open", "open")
     assert described.pop("durationMs") >= 0
     assert described.pop("startMs") > 0

@@ -26,6 +26,7 @@ from odradek import (
     long_lived,
     standard_output,
     stop_signals,
+    terminal_text,
     thread_errors,
 )
 from odradek import zookeeper as zookeeper_server
@@ -133,7 +134,7 @@ def broker(properties: str, override: tuple[str, ...], count: int) -> None:
     if log_level not in LOG_LEVELS:
         _exit(f"ODRADEK_LOG_LEVEL is none of {', '.join(LOG_LEVELS)}", 2)
     for name in unknown:
-        click.echo(f"odradek: warning: unknown configuration {name} is ignored", err=True)
+        terminal_text.tell(f"warning: unknown configuration {name} is ignored")
     # Imported late: an invalid setting is reported without loading the whole broker.
     with long_lived.loading():
         from odradek.server import process
@@ -226,5 +227,5 @@ def _key_and_value(text: str) -> tuple[str, str]:
 
 
 def _exit(message: str, status: int) -> None:
-    click.echo(f"odradek: {message}", err=True)
+    terminal_text.tell(message)
     sys.exit(status)

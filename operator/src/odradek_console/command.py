@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import click
 
 from odradek import tls_errors
+from odradek.terminal_text import tell
 from odradek.tools.client import parse_addresses
 from odradek.tools.command_line import (
     bootstrap_option,
@@ -103,10 +104,9 @@ def console(
             raise ToolError("--writable changes resources: it goes with --kubernetes")
         tls = _tls(tls_certificate, tls_key)
         if tls is None and not _is_own(host):
-            click.echo(
-                "odradek: warning: passwords and records go over the network as they are, unless "
-                "something before the console speaks TLS: see --tls-certificate",
-                err=True,
+            tell(
+                "warning: passwords and records go over the network as they are, unless "
+                "something before the console speaks TLS: see --tls-certificate"
             )
         await app.serve(
             ConsoleSettings(
@@ -141,7 +141,7 @@ def user(name: str, password: str) -> None:
         # The file of users is UTF-8, whatever a terminal is.
         say(users.line(name, password))
     except ToolError as error:
-        click.echo(f"odradek: {error}", err=True)
+        tell(error)
         sys.exit(error.status)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from odradek.terminal_text import tell
 from odradek_local import connector, data_folder, java, ports
 from odradek_local.data_folder import DataFolder
 from odradek_local.display import Display
@@ -84,7 +85,7 @@ def local(
         raise click.UsageError("give either --once or --keep")
     if sys.stdout is None:
         # Its number is that of the next file: processes would get that one instead of theirs.
-        _say("stdout is closed")
+        tell("stdout is closed")
         sys.exit(2)
     sys.exit(_run(place, _folder(data), once, keep, jars))
 
@@ -98,7 +99,7 @@ def stop(parent_data: Path | None, data: Path | None) -> None:
     try:
         stopped = folder.stop()
     except LocalError as error:
-        _say(str(error))
+        tell(error)
         sys.exit(error.status)
     click.echo(f"Stopped. The data stay in {folder.path}" if stopped else "Nothing is running.")
 
@@ -107,12 +108,8 @@ def _folder(data: Path | None) -> DataFolder:
     try:
         return DataFolder(data or data_folder.default())
     except LocalError as error:
-        _say(str(error))
+        tell(error)
         sys.exit(error.status)
-
-
-def _say(text: str) -> None:
-    click.echo(f"odradek: {text}", err=True)
 
 
 def _run(place: Path | None, folder: DataFolder, once: bool, keep: bool, jars: str | None) -> int:
@@ -142,12 +139,12 @@ def _run(place: Path | None, folder: DataFolder, once: bool, keep: bool, jars: s
         status = 0 if shown else 128 + stopped.number
     except LocalError as error:
         display.end_passing()
-        _say(str(error))
+        tell(error)
         status = error.status
     except OSError as error:
         # The disk is full, or somebody has taken the folder away.
         display.end_passing()
-        _say(f"{error.filename or folder.path}: {error.strerror}")
+        tell(f"{error.filename or folder.path}: {error.strerror}")
         status = 1
     finally:
         if run is not None and not left:

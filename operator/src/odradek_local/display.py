@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TextIO
 
+from odradek.terminal_text import plain
+
 _NAME: Final = 14
 _TEXT: Final = 56
 _REDRAW_S: Final = 0.2
@@ -40,7 +42,7 @@ class Display:
     def line(self, text: str = "") -> None:
         """Print a line."""
         self._clear()
-        self._write(f"{text}\n")
+        self._write(f"{plain(text)}\n")
 
     def note(self, text: str) -> None:
         """Print a line that is about the start, and not a step."""
@@ -78,7 +80,7 @@ class Display:
         """Show a line that the next one replaces, on a terminal."""
         if self.is_terminal:
             columns = shutil.get_terminal_size().columns
-            self._write(f"{_ERASE}{text[: columns - 1]}")
+            self._write(f"{_ERASE}{plain(text)[: columns - 1]}")
             self._passing = True
             self._drawn_at = time.monotonic()
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 
-from odradek import descriptors, log_output, long_lived, stop_signals
+from odradek import descriptors, log_output, long_lived, stop_signals, terminal_text
 from odradek.config import BrokerConfig, within_descriptors
 from odradek.properties import INT_MAX, ConfigError
 from odradek.replica.topic_configs import LOWERED
@@ -36,12 +35,12 @@ def _run(config: BrokerConfig) -> int:
     try:
         server = Server(config)
     except ConfigError as error:
-        print(f"odradek: {error}", file=sys.stderr)  # noqa: T201 the one line the user reads
+        terminal_text.tell(error)
         return 2
     try:
         return asyncio.run(_run_to_its_end(server))
     except StartError as error:
-        print(f"odradek: {error}", file=sys.stderr)  # noqa: T201 the one line the user reads
+        terminal_text.tell(error)
         return 1
     except BaseExceptionGroup as failures:
         logger.critical("the broker fails", exc_info=failures)

@@ -11,6 +11,7 @@ import click
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.admin import DescribeLogDirsRequest
+from odradek.terminal_text import tell
 from odradek.tools.client import ToolClient, format_address
 from odradek.tools.command_line import (
     UNKNOWN,
@@ -88,7 +89,7 @@ async def _disks(brokers: ToolClient, node: int) -> dict[str, Any]:
     try:
         answer = await brokers.call(node, DescribeLogDirsRequest(), _LOG_DIRS_VERSION)
     except ToolError as error:
-        click.echo(f"odradek: warning: {error}", err=True)
+        tell(f"warning: {error}")
         return {"bytes": None, "offlineLogDirs": None}
     return {
         "bytes": sum(

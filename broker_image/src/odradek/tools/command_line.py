@@ -18,6 +18,7 @@ from kazoo.exceptions import KazooException
 
 from odradek.properties import is_utf8
 from odradek.protocol.errors import ErrorCode
+from odradek.terminal_text import plain, plain_json, tell
 from odradek.tools.client import Access, ToolClient, parse_addresses
 from odradek.tools.errors import FAILURES, NothingDoneError, ToolError, error_text
 from odradek.tools.retries import Retries
@@ -66,10 +67,9 @@ def read_access(command_config: Path | None) -> Access:
 
     access, ignored = config_file.load(command_config)
     if ignored:
-        click.echo(
-            f"odradek: warning: {command_config}: no effect with security.protocol "
-            f"{access.protocol}: {', '.join(ignored)}",
-            err=True,
+        tell(
+            f"warning: {command_config}: no effect with security.protocol "
+            f"{access.protocol}: {', '.join(ignored)}"
         )
     return access
 
@@ -101,10 +101,10 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         _check_texts(click.get_current_context().params)
         asyncio.run(work)
     except ToolError as error:
-        click.echo(f"odradek: {error}", err=True)
+        tell(error)
         sys.exit(error.status)
     except (KazooException, ZnodeError) as error:
-        click.echo(f"odradek: ZooKeeper: {describe(error)}", err=True)
+        tell(f"ZooKeeper: {describe(error)}")
         sys.exit(1)
     finally:
         work.close()
@@ -125,9 +125,11 @@ def write_stdout(data: bytes) -> None:
 
 
 def say(line: str) -> None:
-    """Tell what was done, as `write_stdout` does; nobody if stdout is closed."""
+    """Tell what was done, as `write_stdout` does, whatever names are in it; nobody if stdout is
+    closed.
+    """
     if sys.stdout is not None:
-        write_stdout(line.encode() + b"\n")
+        write_stdout(plain(line).encode() + b"\n")
 
 
 def check_stdout() -> None:
@@ -144,7 +146,7 @@ def show_table(header: Collection[str], rows: Iterable[Collection[object]]) -> N
 
 def say_table(header: Collection[str], rows: Iterable[Collection[object]]) -> None:
     """Tell in a table what was done, as `say` does."""
-    lines = [tuple(header), *(tuple(map(str, row)) for row in rows)]
+    lines = [tuple(header), *(tuple(plain(str(cell)) for cell in row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
         cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -154,7 +156,8 @@ def say_table(header: Collection[str], rows: Iterable[Collection[object]]) -> No
 def show_json(document: Any) -> None:
     """Print one JSON document."""
     check_stdout()
-    say(json.dumps(document, indent=2, ensure_ascii=False))
+    text = plain_json(json.dumps(document, indent=2, ensure_ascii=False))
+    write_stdout(text.encode() + b"\n")
 
 
 def show_rows(output: str, header: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -198,7 +201,7 @@ def report(outcomes: Iterable[tuple[str, int, str | None]], done: str) -> None:
         if code == ErrorCode.NONE:
             say(f"{name} {done}")
             continue
-        click.echo(f"odradek: {name}: {error_text(code, said)}", err=True)
+        tell(f"{name}: {error_text(code, said)}")
         status = max(status, 1 if code in FAILURES else 2)
     if status:
         sys.exit(status)

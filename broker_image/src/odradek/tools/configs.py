@@ -18,6 +18,7 @@ from odradek.protocol.messages.configs import (
     IncrementalAlterConfigsResource,
 )
 from odradek.protocol.schema import Request
+from odradek.terminal_text import tell
 from odradek.tools.client import ToolClient
 from odradek.tools.command_line import (
     bootstrap_option,
@@ -193,7 +194,7 @@ def alter(
             unset = await _unset(brokers, broker, resource, deleted) if deleted else []
             answer = await _ask(brokers, broker, request, _ALTER_VERSION)
         if unset:
-            click.echo(f"odradek: warning: {label} had no {', '.join(unset)} of its own", err=True)
+            tell(f"warning: {label} had no {', '.join(unset)} of its own")
         done = "could be changed" if validate_only else "changed"
         report([(label, one.error_code, one.error_message) for one in answer.responses], done)
 

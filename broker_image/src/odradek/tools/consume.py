@@ -18,6 +18,7 @@ from odradek.log.records.batch import NO_EPOCH, CorruptBatchError
 from odradek.log.records.records import Record
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import FetchablePartitionResponse
+from odradek.terminal_text import plain_json
 from odradek.tools import added_partitions
 from odradek.tools.client import (
     EARLIEST,
@@ -177,7 +178,7 @@ def _line(output: str, partition: TopicPartition, record: Record) -> bytes:
     }
     if record.headers:
         document["headers"] = [[name, _text(value)] for name, value in record.headers]
-    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+    return plain_json(json.dumps(document, ensure_ascii=False)).encode() + b"\n"
 
 
 def _text(content: bytes | None) -> str | None:

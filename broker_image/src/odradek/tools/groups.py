@@ -17,6 +17,7 @@ import click
 
 from odradek import lag as rule
 from odradek.clock import wall_ms
+from odradek.terminal_text import plain, tell
 from odradek.tools import offset_plans as plans
 from odradek.tools.client import EARLIEST, LATEST, ToolClient, parse_addresses
 from odradek.tools.command_line import (
@@ -30,6 +31,7 @@ from odradek.tools.command_line import (
     say,
     say_table,
     show_table,
+    write_stdout,
 )
 from odradek.tools.errors import ToolError, shown
 from odradek.tools.group_stores import (
@@ -200,7 +202,7 @@ def _show_missing(views: Iterable[GroupDescription]) -> None:
         if view.state == DEAD:
             raise ToolError(f"consumer group {shown(view.group)} does not exist")
         if view.state == EMPTY:
-            click.echo(f"Consumer group '{view.group}' has no active members.", err=True)
+            click.echo(f"Consumer group '{plain(view.group)}' has no active members.", err=True)
 
 
 def _show_states(views: Iterable[GroupDescription]) -> None:
@@ -330,7 +332,7 @@ def reset_offsets(
 
 def _warn(sentences: Iterable[str]) -> None:
     for sentence in sentences:
-        click.echo(f"odradek: warning: {sentence}", err=True)
+        tell(f"warning: {sentence}")
 
 
 def _options(names: Iterable[str]) -> str:
@@ -408,7 +410,7 @@ def _show_plan(
         check_stdout()
     if export:
         for group, offsets in plan.items():
-            say(plans.render_csv(group if len(plan) > 1 else None, offsets).rstrip("\n"))
+            write_stdout(plans.render_csv(group if len(plan) > 1 else None, offsets).encode())
         return
     rows = [
         (group, part.topic, part.partition, offset)

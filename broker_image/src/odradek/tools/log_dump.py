@@ -29,6 +29,7 @@ from odradek.log.segment.names import (
     base_offset_of,
     file_name,
 )
+from odradek.terminal_text import plain, tell
 from odradek.tools.leader_epochs import EpochCheck, neighbours
 
 _CHUNK = 1 << 20
@@ -116,7 +117,7 @@ class readable:  # noqa: N801 (used as a statement)
 
 def fail(message: str, status: int) -> NoReturn:
     """End the process with one line on stderr."""
-    click.echo(f"odradek: {message}", err=True)
+    tell(message)
     sys.exit(status)
 
 
@@ -210,7 +211,7 @@ def _dump_log(file: Path, with_records: bool) -> None:
                 click.echo(
                     f"    {record.offset} {record.timestamp} key {record.key!r} value "
                     f"{record.value!r}"
-                    + "".join(f" {name}={text!r}" for name, text in record.headers)
+                    + "".join(f" {plain(name)}={text!r}" for name, text in record.headers)
                 )
 
 

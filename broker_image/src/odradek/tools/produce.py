@@ -21,6 +21,7 @@ from odradek.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from odradek.terminal_text import plain
 from odradek.tools import key_partitions
 from odradek.tools.client import TIMEOUT_MS, ToolClient
 from odradek.tools.command_line import (
@@ -92,7 +93,9 @@ def command(
                     )
                     number += len(lines)
             finally:
-                click.echo(f"{writer.acknowledged} records written to topic {topic}", err=True)
+                click.echo(
+                    f"{writer.acknowledged} records written to topic {plain(topic)}", err=True
+                )
 
     run(work())
 

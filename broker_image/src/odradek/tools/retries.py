@@ -11,10 +11,9 @@ import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, TypeVar
 
-import click
-
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schema import Request
+from odradek.terminal_text import tell
 from odradek.tools.client import ToolClient
 from odradek.tools.errors import FAILURES, NothingDoneError, ToolError, refused
 from odradek.values import TopicPartition
@@ -95,8 +94,7 @@ class Retries:
     def _announce(self) -> None:
         if not self._announced:
             self._announced = True
-            line = f"odradek: {self._failure}; retrying for up to {LONGEST_WAIT_S:g} s"
-            click.echo(line, err=True)
+            tell(f"{self._failure}; retrying for up to {LONGEST_WAIT_S:g} s")
 
     def leave_out(self, seconds: float) -> None:
         """Take time that was spent on something else for no part of the wait."""

@@ -12,6 +12,7 @@ import click
 
 from odradek.clock import wall_ms
 from odradek.protocol.messages.transaction_states import DescribedTransaction, ListedTransaction
+from odradek.terminal_text import tell
 from odradek.tools import transaction_states as states
 from odradek.tools.client import ToolClient
 from odradek.tools.command_line import (
@@ -79,19 +80,14 @@ def list_transactions(
         async with connected(bootstrap_server, command_config) as brokers:
             found = await states.listed(brokers, wanted, producer_ids, longer_than_ms)
         header = ("TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER-ID", "STATE")
-        show_rows(output, header, [_listed(output, *one) for one in found])
+        show_rows(output, header, [_listed(*one) for one in found])
 
     run(work())
 
 
-def _name(output: str, transactional_id: str) -> str:
-    """Return an id for a table or for JSON, which escapes what a terminal should not get."""
-    return transactional_id if output == "json" else shown(transactional_id)
-
-
-def _listed(output: str, node: int, one: ListedTransaction) -> dict[str, Any]:
+def _listed(node: int, one: ListedTransaction) -> dict[str, Any]:
     return {
-        "transactionalId": _name(output, one.transactional_id),
+        "transactionalId": one.transactional_id,
         "coordinator": node,
         "producerId": one.producer_id,
         "state": one.transaction_state,
@@ -115,7 +111,7 @@ def describe(
                 node, state = await states.described(brokers, name)
                 if state is None:
                     raise ToolError(f"transactional id {shown(name)} does not exist")
-                rows.append(_described(output, node, state))
+                rows.append(_described(node, state))
         header = (
             *("TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER-ID", "PRODUCER-EPOCH", "STATE"),
             *("TIMEOUT-MS", "START-MS", "DURATION-MS", "PARTITIONS"),
@@ -125,11 +121,11 @@ def describe(
     run(work())
 
 
-def _described(output: str, node: int, state: DescribedTransaction) -> dict[str, Any]:
+def _described(node: int, state: DescribedTransaction) -> dict[str, Any]:
     start_ms = state.transaction_start_time_ms
     has_started = start_ms >= 0
     return {
-        "transactionalId": _name(output, state.transactional_id),
+        "transactionalId": state.transactional_id,
         "coordinator": node,
         "producerId": state.producer_id,
         "producerEpoch": state.producer_epoch,
@@ -210,7 +206,7 @@ def _places(
         return {broker_id: [key for key, nodes in replicas.items() if broker_id in nodes]}
     places = by_leader(brokers, replicas)
     for key in places.pop(-1, ()):
-        click.echo(f"odradek: warning: {key} has no leader to ask", err=True)
+        tell(f"warning: {key} has no leader to ask")
     return places
 
 

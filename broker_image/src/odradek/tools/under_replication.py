@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-import click
-
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.admin import ListPartitionReassignmentsRequest
 from odradek.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from odradek.terminal_text import tell
 from odradek.tools.client import ToolClient
 from odradek.tools.errors import ToolError, refused
 from odradek.values import TopicPartition
@@ -70,8 +69,5 @@ async def adding_replicas_or_warning(brokers: ToolClient) -> Adding:
     try:
         return await adding_replicas(brokers)
     except ToolError as error:
-        click.echo(
-            f"odradek: warning: {error}; replicas that a reassignment adds count as missing",
-            err=True,
-        )
+        tell(f"warning: {error}; replicas that a reassignment adds count as missing")
         return {}

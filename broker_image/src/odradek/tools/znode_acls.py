@@ -25,6 +25,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 
+from odradek.terminal_text import tell
 from odradek.tools.errors import ToolError
 from odradek.tools.zookeeper_client import connect
 from odradek.zk import acls, znodes
@@ -46,7 +47,7 @@ def change(zookeeper: str, tls_file: Path | None, *, secured: bool) -> None:
             client.stop()
             client.close()
     except ToolError as error:
-        click.echo(f"odradek: {error}", err=True)
+        tell(error)
         sys.exit(error.status)
 
 

@@ -14,6 +14,7 @@ from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpir
 
 from odradek import properties, zookeeper_settings
 from odradek.properties import ConfigError, zookeeper_servers
+from odradek.terminal_text import tell
 from odradek.tools.errors import ToolError
 from odradek.zk.client import Client, ZooKeeperAccess
 from odradek.zk.failures import meaning
@@ -75,8 +76,7 @@ def ask(request: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
             now = time.monotonic()
             if until is None:
                 until = now + _ANSWER_S
-                line = f"odradek: ZooKeeper: {meaning(error)}; retrying for up to {_ANSWER_S:g} s"
-                click.echo(line, err=True)
+                tell(f"ZooKeeper: {meaning(error)}; retrying for up to {_ANSWER_S:g} s")
             elif now >= until:
                 raise
             time.sleep(_PAUSE_S)
@@ -113,5 +113,5 @@ def _of_file(path: Path) -> zookeeper_settings.ZooKeeperSecurity:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     if ignored:
-        click.echo(f"odradek: warning: {path}: no effect: {', '.join(ignored)}", err=True)
+        tell(f"warning: {path}: no effect: {', '.join(ignored)}")
     return security

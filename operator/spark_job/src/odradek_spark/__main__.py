@@ -19,6 +19,8 @@ from pathlib import Path
 
 import click
 
+from odradek.terminal_text import plain
+
 _TERMINATION_LOG = Path("/dev/termination-log")
 _DEFAULT_JOB = "/etc/odradek/job.json"
 _STOPPED = 128 + signal.SIGTERM
@@ -27,7 +29,7 @@ _STALLED = 2
 
 
 def _exit(reason: str, code: int) -> None:
-    line = f"odradek-spark: {reason}"
+    line = plain(f"odradek-spark: {reason}")
     print(line, file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):
         if _TERMINATION_LOG.exists():

@@ -11,6 +11,7 @@ import click
 
 from odradek.access_tokens import NoTokenError
 from odradek.properties import is_utf8
+from odradek.terminal_text import tell
 from odradek_spark.broker_access import BrokerAccess, ClientConfigError, read
 
 bootstrap_option = click.option(
@@ -50,10 +51,9 @@ def read_access(bootstrap_server: str, command_config: Path | None) -> BrokerAcc
     except NoTokenError as error:
         _exit(error, 2 if error.is_mistake else 1)
     if ignored:
-        click.echo(
-            f"odradek: warning: {command_config}: no effect with security.protocol "
-            f"{access.librdkafka['security.protocol']}: {', '.join(ignored)}",
-            err=True,
+        tell(
+            f"warning: {command_config}: no effect with security.protocol "
+            f"{access.librdkafka['security.protocol']}: {', '.join(ignored)}"
         )
     return access
 
@@ -65,5 +65,5 @@ def check_utf8(option: str, text: str) -> None:
 
 
 def _exit(error: Exception | str, status: int) -> NoReturn:
-    click.echo(f"odradek: {error}", err=True)
+    tell(error)
     sys.exit(status)

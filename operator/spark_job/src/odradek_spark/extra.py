@@ -3,16 +3,14 @@
 import importlib.util
 import sys
 
-import click
+from odradek.terminal_text import tell
 
 
 def require(*modules: str) -> None:
     """Exit with status 1 unless all modules are installed: the package is in every image."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
-        click.echo(
-            f"odradek: {missing[0]} is not installed: install odradek[spark], "
-            "or use the image of Spark jobs",
-            err=True,
+        tell(
+            f"{missing[0]} is not installed: install odradek[spark], or use the image of Spark jobs"
         )
         sys.exit(1)

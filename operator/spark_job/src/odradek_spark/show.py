@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.dataset
 import pyarrow.parquet
 
-from odradek_spark.terminal_text import plain
+from odradek.terminal_text import plain
 
 
 class NothingToShowError(RuntimeError):
@@ -86,7 +86,7 @@ def _is_result(name: str) -> bool:
 
 def render(names: list[str], rows: list[tuple[Any, ...]]) -> str:
     """Return the table as text, with numbers aligned to the right."""
-    names = list(map(plain, names))
+    names = [plain(name) for name in names]
     cells = [[_text(value) for value in row] for row in rows]
     widths = [
         max(len(name), *(len(row[i]) for row in cells)) if cells else len(name)

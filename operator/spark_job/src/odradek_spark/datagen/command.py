@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from odradek.terminal_text import tell
 from odradek_spark import commands, extra
 from odradek_spark.datagen.quickstarts import QUICKSTARTS
 
@@ -141,6 +142,6 @@ def datagen(
             click.echo(err=True)
             writer.finish()
     except producer.DatagenError as error:
-        click.echo(f"odradek: {error}", err=True)
+        tell(error)
         sys.exit(1)
     click.echo(f"{writer.delivered} records written to topic {name}", err=True)

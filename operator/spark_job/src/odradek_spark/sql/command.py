@@ -10,6 +10,7 @@ from typing import NoReturn, TextIO
 
 import click
 
+from odradek.terminal_text import tell
 from odradek_spark import commands, extra
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -66,7 +67,7 @@ def sql(
             click.echo(f"Topics of {bootstrap_server}. HELP lists statements, Ctrl-D leaves.")
             shell.run_interactively(session)
     except (SqlError, UnicodeDecodeError) as error:
-        click.echo(f"odradek: {error}", err=True)
+        tell(error)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
@@ -82,7 +83,7 @@ def _read(file: TextIO) -> str:
 
 
 def _exit(mistake: str) -> NoReturn:
-    click.echo(f"odradek: {mistake}", err=True)
+    tell(mistake)
     sys.exit(2)
 
 

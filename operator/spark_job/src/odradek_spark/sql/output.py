@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import click
 
-from odradek_spark.terminal_text import plain
+from odradek.terminal_text import plain
 
 _SEPARATOR = " | "
 _ELLIPSIS = "…"
@@ -24,7 +24,7 @@ _FIRST_ROWS = 500
 
 def notice(text: str) -> None:
     """Tell the user something on stderr, beside the rows on stdout."""
-    click.echo(text, err=True)
+    click.echo(plain(text), err=True)
 
 
 class GrowingTable:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TextIO
 
 from odradek import standard_output, thread_errors
 from odradek.standard_output import StdoutError
+from odradek.terminal_text import plain
 from odradek_spark import connector
 from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.sql import output, statements
 from odradek_spark.sql.catalog import Catalog, Relation
 from odradek_spark.sql.errors import SqlError
-from odradek_spark.terminal_text import plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -180,7 +180,7 @@ class SqlSession:
         ]
         output.print_table(self._rows, ("Column", "Type", "Key"), rows)
         kind = relation.kind if self._catalog.find(name) else "not declared, read as a STREAM"
-        self._say(f"topic {relation.topic}, format {relation.format}, {kind}")
+        self._say(plain(f"topic {relation.topic}, format {relation.format}, {kind}"))
 
     def _relation(self, name: str) -> Relation:
         """Return what was declared under a name, or the topic of this name as a STREAM."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from odradek.terminal_text import plain
 from odradek_spark.sql import statements
 from odradek_spark.sql.errors import SqlError
 from odradek_spark.sql.session import SqlSession
@@ -59,7 +60,7 @@ def _executed(session: SqlSession, statement: str) -> bool:
     try:
         return session.execute(statement)
     except SqlError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {plain(str(error))}", err=True)
     return True
 
 
