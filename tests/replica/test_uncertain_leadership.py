@@ -6,6 +6,7 @@ wrongly sends consumers back to the start of a partition, or ends a producer.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from odradek.log.records import records
 from odradek.log.records.batch import Origin
 from odradek.log.records.records import BatchOptions, Record
 from odradek.protocol.errors import ErrorCode
+from odradek.replica import isr
 from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
 from odradek.replica.metadata import described
 from odradek.replica.reads import CONSUMER
@@ -120,6 +122,37 @@ async def test_fetches_that_waited_while_this_process_was_stopped_prove_nothing(
     for follower in (2, 3):
         await fetch(broker, 0, follower)
     assert not leadership_confirmed(broker)
+
+
+async def is_done_soon(task: asyncio.Task[bool]) -> bool:
+    """Return whether it ends in what are several looks for fetches."""
+    done, _ = await asyncio.wait([task], timeout=0.1)
+    return bool(done)
+
+
+async def test_end_offset_is_confirmed_by_fetches_that_come_later(broker: Replicas) -> None:
+    partition = broker.manager.partitions[KEY]
+    await follow(broker, 2, 3)
+    assert broker.manager.end_offset_confirmed(partition)
+    asking = asyncio.create_task(broker.manager.confirm_end_offset(partition))
+    await asyncio.sleep(0)
+    broker.clock.now += 1
+    # A fetch that was under way may be from before; the one after its answer is not.
+    await follow(broker, 2)
+    await fetch(broker, 0, 3)
+    assert not await is_done_soon(asking)
+    broker.clock.now += isr.BACKLOG_MS
+    await fetch(broker, 0, 3)
+    assert await asking
+
+
+async def test_end_offset_is_not_confirmed_by_fetches_that_came_before(broker: Replicas) -> None:
+    partition = broker.manager.partitions[KEY]
+    await follow(broker, 2, 3)
+    asking = asyncio.create_task(broker.manager.confirm_end_offset(partition))
+    await asyncio.sleep(0)
+    broker.clock.now += 60_000
+    assert not await asking
 
 
 async def test_leader_stays_when_it_hears_of_its_own_or_an_older_epoch(broker: Replicas) -> None:

@@ -287,6 +287,7 @@ class Broker:
             leaders,
             connect,  # type: ignore[arg-type]
             self.replicas.end_offset_confirmed,
+            self.replicas.confirm_end_offset,
             quarantines,
             self._world.clock_ms,
             self._world.clock_ms,

@@ -78,7 +78,7 @@ def _join_anywhere(
     return now.pending is None and replica not in now.committed and replica in replicas
 
 
-def _always_certain(self: ReplicaManager, partition: Partition) -> bool:
+def _always_certain(self: ReplicaManager, partition: Partition, since_ms: int = 0) -> bool:
     """Lead until the next LeaderAndIsr, also after the session may have expired."""
     return True
 
@@ -148,7 +148,7 @@ BUGS: dict[str, list[tuple[object, str, Any]]] = {
     ],
     "never doubts its leadership": [
         (ReplicaManager, "leadership_confirmed", _always_certain),
-        (ReplicaManager, "end_offset_confirmed", _always_certain),
+        (ReplicaManager, "_end_offset_confirmed_since", _always_certain),
     ],
     "leads by half without descriptors": [(Partition, "lead", _lead_without_followers)],
     "reports what it failed to flush": [(SourceFetcher, "_flush_where_owed", _flush_if_possible)],

@@ -183,10 +183,14 @@ class Coordinating:
             self.cluster,
             lambda broker_id: self.others.get(broker_id, self.leader),  # type: ignore[arg-type,return-value]
             lambda partition: self.end_offset_confirmed,
+            self._confirm_end_offset,
             self.quarantines,
             lambda: self.clock_ms,
             lambda: self.now_ms,
         )
+
+    async def _confirm_end_offset(self, partition: object) -> bool:
+        return self.end_offset_confirmed
 
     async def restart(self) -> None:
         """Read the log again, as another leader would."""

@@ -56,6 +56,8 @@ logger = logging.getLogger(__name__)
 
 # Requests for moves between log directories that may be answered without a pause.
 _REQUESTS_AT_ONCE = 100
+# Between two looks for fetches that confirm a leadership.
+_LOOK_S = 0.02
 
 
 class ReplicaManager:
@@ -237,9 +239,28 @@ class ReplicaManager:
         A controller that cannot reach us may have elected another replica of the in-sync set. Our
         session then tells us nothing of it, but that set stops fetching from us.
         """
+        return self._end_offset_confirmed_since(
+            partition, self._clock_ms() - self._longest_fetch_pause_ms
+        )
+
+    async def confirm_end_offset(self, partition: Partition) -> bool:
+        """Return whether no other replica held records beyond this log's end when this was called.
+
+        `end_offset_confirmed` knows what was so a moment ago. Here the next fetches of the in-sync
+        replicas have to tell, which may take two of their waits.
+        """
+        # A fetch of the same millisecond may be from before.
+        since_ms = self._clock_ms() + 1
+        while not self._end_offset_confirmed_since(partition, since_ms):
+            if self._clock_ms() > since_ms + self._longest_fetch_pause_ms:
+                return False
+            await asyncio.sleep(_LOOK_S)
+        return True
+
+    def _end_offset_confirmed_since(self, partition: Partition, since_ms: int) -> bool:
         if partition.isr.maximal == {self.config.broker_id}:
             return self.leadership_confirmed(partition)
-        return partition.is_followed(self._clock_ms() - self._longest_fetch_pause_ms)
+        return partition.is_followed(since_ms)
 
     # --- roles --------------------------------------------------------------------------------
 

@@ -116,6 +116,7 @@ def build(base: Foundation) -> Parts:
         leaders,
         partial(base.peers.connect, purpose="transactions", reuse_frames=False),
         replicas.end_offset_confirmed,
+        replicas.confirm_end_offset,
         base.quarantines,
     )
     verifier = TransactionVerifier(

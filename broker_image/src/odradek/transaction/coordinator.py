@@ -83,6 +83,7 @@ class TransactionCoordinator:
         leaders: Leaders,
         connect: Callable[[int], PeerClient | None],
         end_offset_confirmed: Callable[[Partition], bool],
+        confirm_end_offset: Callable[[Partition], Awaitable[bool]],
         quarantines: Quarantines,
         clock_ms: Callable[[], int] = monotonic_ms,
         now_ms: Callable[[], int] = wall_ms,
@@ -92,6 +93,7 @@ class TransactionCoordinator:
         self.partition_count = partition_count
         self._producer_ids = producer_ids
         self._end_offset_confirmed = end_offset_confirmed
+        self._confirm_end_offset = confirm_end_offset
         self._quarantines = quarantines
         self._clock_ms = clock_ms
         self._now_ms = now_ms
@@ -211,13 +213,14 @@ class TransactionCoordinator:
         leader still. A former coordinator would confirm a later transaction by what it knows of an
         earlier one.
 
-        A refusal confirms nothing, so it is enough that they did a moment ago: who may only ask
-        must not make the log grow.
+        A refusal waits for their next fetches, and for a record only if these do not come: who may
+        only ask must not make the log grow. It is final for a producer, so it must not be said of
+        what a newer coordinator knows better.
         """
         if found.error is ErrorCode.CONCURRENT_TRANSACTIONS:
             return found  # the client asks again
-        if found.error is not ErrorCode.NONE and self._end_offset_confirmed(shard.source):
-            return found
+        if found.error is not ErrorCode.NONE and await self._confirm_end_offset(shard.source):
+            return Answer(ErrorCode.NOT_COORDINATOR) if shard.retired else found
         error = await self._append_nothing(shard)
         if error is ErrorCode.NONE and not shard.retired:
             return found
