@@ -87,6 +87,8 @@ def test_advertised_listeners_default_to_listeners() -> None:
         ("log.dirs", " , ", "At least one log directory"),
         ("auto.create.topics.enable", "yes", "true or false"),
         ("log.cleanup.policy", "shred", "must be one of"),
+        ("replica.selector.class", "org.example.Mine", "one of: org.apache.*RackAwareReplicaSel"),
+        ("replica.selector.class", "", "one of: org.apache.*RackAwareReplicaSelector"),
         ("log.cleaner.min.cleanable.ratio", "2", "between"),
         ("log.message.format.version", "0.7", "`0.7` is not a valid version"),
         ("zookeeper.connect", "", "non-empty"),

@@ -340,7 +340,7 @@ async def test_an_error_is_told_again_until_it_is_over(broker: Broker, replicas:
     client = SessionClient(broker)
     await client.fetch((KEY, 0), (OTHER, 0))
     await client.fetch()
-    await replicas.take(leader=2, replicas=(1, 2), epoch=1)
+    await replicas.take(leader=-1, replicas=(1, 2), epoch=1)
     for _ in range(2):
         found = await client.fetch()
         assert {key: part.error_code for key, part in found.items()} == {

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from odradek import config_loading, dynamic_config, topic_config
+from odradek.config import RACK_AWARE_SELECTOR
 from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek.properties import load_properties
 from odradek_operator.cluster import objects as cluster_objects
@@ -105,6 +106,14 @@ def test_authorizer_is_a_setting_like_any_other() -> None:
     assert cluster(config=authorizer).unknown_keys == ()
     with pytest.raises(spec.InvalidSpec, match=r"authorizer\.class\.name"):
         cluster(config={"authorizer.class.name": "org.example.Mine"})
+
+
+def test_clusters_may_let_consumers_read_the_closest_replica() -> None:
+    selector = {"replica.selector.class": RACK_AWARE_SELECTOR}
+    assert cluster(config=selector).unknown_keys == ()
+    with pytest.raises(spec.InvalidSpec, match=r"must be one of: org\.apache\.kafka") as refused:
+        cluster(config={"replica.selector.class": "org.example.Mine"})
+    assert refused.value.reason == "InvalidConfig"
 
 
 @pytest.mark.parametrize(

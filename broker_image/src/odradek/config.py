@@ -45,6 +45,7 @@ AUTHORIZERS = (
     "kafka.security.authorizer.AclAuthorizer",
     "kafka.security.auth.SimpleAclAuthorizer",
 )
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 def _authorizer(text: str) -> str:
@@ -133,6 +134,10 @@ class BrokerConfig:
     replica_fetch_min_bytes: int = key("replica.fetch.min.bytes", 1, integer(0, INT_MAX))
     replica_fetch_backoff_ms: int = key("replica.fetch.backoff.ms", 1000, integer(0, INT_MAX))
     replica_socket_timeout_ms: int = key("replica.socket.timeout.ms", 30_000, integer(1, INT_MAX))
+    # None: leaders send no consumer to another replica (KIP-392).
+    replica_selector_class: str | None = key(
+        "replica.selector.class", None, one_of(RACK_AWARE_SELECTOR)
+    )
     leader_replication_throttled_rate: int = key(
         "leader.replication.throttled.rate", LONG_MAX, integer(0)
     )

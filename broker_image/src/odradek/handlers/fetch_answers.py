@@ -24,12 +24,13 @@ from odradek.protocol.primitives import LENGTH32
 from odradek.protocol.regions import Records, close_all, part_length
 from odradek.quotas.request_quota import RequestQuota
 from odradek.replica import reads
-from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
+from odradek.replica.fetch_specs import ConsumerLocation, FetchLimits, FetchResult, FetchSpec
 from odradek.values import TopicPartition
 
 FIRST_WITH_HARD_LIMIT_LIFTED = 3
 FIRST_WITH_STORAGE_ERROR = 6
 FIRST_WITH_ZSTD = 10
+FIRST_FROM_FOLLOWERS = 11
 READ_COMMITTED = 1
 UNLIMITED_BYTES = 0x7FFFFFFF
 _PER_ABORTED = 16
@@ -67,8 +68,19 @@ def limits_of(
         max_bytes,
         strict=context.version < FIRST_WITH_HARD_LIMIT_LIFTED,
         committed=request.isolation_level == READ_COMMITTED,
+        any_replica=context.version >= FIRST_FROM_FOLLOWERS and request.replica_id < 0,
+        location=None
+        if broker.config.replica_selector_class is None
+        else _location(request, context),
     )
     return limits if context.quota is None else _within(limits, context.quota)
+
+
+def _location(request: FetchRequest, context: RequestContext) -> ConsumerLocation | None:
+    """Return where a consumer is, None if it does not say; clients before v11 cannot."""
+    if request.replica_id != reads.CONSUMER or not request.rack_id:
+        return None
+    return ConsumerLocation(request.rack_id, context.listener)
 
 
 def _within(limits: FetchLimits, quota: RequestQuota) -> FetchLimits:
@@ -168,6 +180,7 @@ def partition_response(
         last_stable_offset=result.last_stable_offset,
         log_start_offset=result.log_start_offset,
         aborted_transactions=aborted,
+        preferred_read_replica=result.preferred_read_replica,
         record_set=found,
     )
     if result.diverging is not None:

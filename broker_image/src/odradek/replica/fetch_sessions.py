@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final
 from odradek import slices
 from odradek.protocol.errors import NO_ERROR
 from odradek.replica import isr as rules
+from odradek.replica.fetch_specs import NO_PREFERENCE
 from odradek.replica.isr import SessionClock
 from odradek.replica.purgatory import Watch
 from odradek.values import ANONYMOUS, Principal, TopicPartition
@@ -87,6 +88,7 @@ class SessionPartition:
             or result.log_start_offset != self.log_start
             or result.error is not NO_ERROR
             or result.diverging is not None
+            or result.preferred_read_replica != NO_PREFERENCE
         )
 
     def note_answered(self, result: FetchResult) -> None:
@@ -100,6 +102,7 @@ class SessionPartition:
             result.region is None
             and result.error is NO_ERROR
             and result.diverging is None
+            and result.preferred_read_replica == NO_PREFERENCE
             and self.spec.offset >= result.high_watermark
         )
 

@@ -150,6 +150,8 @@ class SourceFetcher:
             for one in truncating:
                 if one.truncating:
                     followed.put_back(one)
+                else:
+                    self._hosted.wake_high_watermark(one.partition.key)
         fetching = [
             one
             for one in ready
@@ -212,9 +214,9 @@ class SourceFetcher:
         for one in fetching:
             if one.partition.key in followed.due:
                 continue
-            if not one.caught_up or _owes_start(one):
+            if not one.caught_up or self._owes_start(one):
                 followed.put_back(one)
-        raised = [one.partition.log for one in followed.due.values() if _owes_start(one)]
+        raised = [one.partition.log for one in followed.due.values() if self._owes_start(one)]
         if raised:
             await self._checkpoint(raised, wait=not copied)
 
@@ -268,6 +270,7 @@ class SourceFetcher:
             if followed.is_current(one):
                 try:
                     await self._agreement.find_range(client, one)
+                    self._hosted.wake_high_watermark(one.partition.key)
                 except (ConnectionError, TimeoutError):
                     raise
                 except Exception as error:
@@ -328,14 +331,20 @@ class SourceFetcher:
                     by_key = self._followed.by_key
                     by_key[partition.key] = by_key.pop(partition.key)
             one.caught_up = data.high_watermark <= log.log_end_offset
-            partition.follow_high_watermark(data.high_watermark)
+            if partition.follow_high_watermark(data.high_watermark):
+                self._hosted.wake_high_watermark(partition.key)
             if data.log_start_offset > log.log_start_offset:
                 log.advance_log_start(min(data.log_start_offset, partition.high_watermark))
         except (KafkaError, UnexpectedOffsetError) as refusal:
             self._followed.reject(one, refusal)
 
+    def _owes_start(self, one: FollowedPartition) -> bool:
+        """Return whether the leader waits for our log start offset, which is not durable yet.
 
-def _owes_start(one: FollowedPartition) -> bool:
-    """Return whether the leader waits for our log start offset, which is not durable yet."""
-    log = one.partition.log
-    return one.leaders_start > log.durable_log_start < log.log_start_offset
+        A leader that sends consumers to us has to know what our retention deleted, too.
+        """
+        log = one.partition.log
+        return log.durable_log_start < log.log_start_offset and (
+            one.leaders_start > log.durable_log_start
+            or self._config.replica_selector_class is not None
+        )

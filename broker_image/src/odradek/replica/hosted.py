@@ -44,6 +44,11 @@ class HostedPartitions:
             return None, ErrorCode.NOT_LEADER_OR_FOLLOWER
         return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
+    def follower(self, key: TopicPartition) -> Partition | None:
+        """Return the partition if this broker follows another that leads it."""
+        partition = self.partitions.get(key)
+        return partition if partition is not None and partition.is_follower else None
+
     def wake_log_end(self, key: TopicPartition) -> None:
         """Wake those who wait for the partition's log end."""
         self.for_log_end.wake(key)

@@ -130,6 +130,13 @@ def vouched_ms(progress: FollowerProgress) -> int:
     return max(progress.vouched_ms, clock.vouched_ms)
 
 
+def caught_up_ms(progress: FollowerProgress) -> int:
+    """Return when the follower was last known to be at the log end."""
+    if progress.clock is None:
+        return progress.last_caught_up_ms
+    return max(progress.last_caught_up_ms, progress.clock.last_fetch_ms)
+
+
 def lagging(
     in_sync: Iterable[int],
     leader: int,

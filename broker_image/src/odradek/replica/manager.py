@@ -14,7 +14,6 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Collection, Generator, Mapping
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -406,11 +405,15 @@ class ReplicaManager:
         return found
 
     def _log_start_raised(self, key: TopicPartition) -> None:
-        """Have fetch sessions note a higher log start offset. Any thread may call this."""
+        """Have readers, or our leader, learn of a higher log start. Any thread may call this."""
         with contextlib.suppress(RuntimeError):  # the event loop is over
-            self._loop.call_soon_threadsafe(
-                partial(self._hosted.sessions.changed, key, wakes=False)
-            )
+            self._loop.call_soon_threadsafe(self._tell_of_log_start, key)
+
+    def _tell_of_log_start(self, key: TopicPartition) -> None:
+        self._hosted.sessions.changed(key, wakes=False)
+        if self.config.replica_selector_class is not None:
+            # The leader sends consumers here as long as it does not know.
+            self._fetchers.look_at(key)
 
     async def checkpoint_high_watermarks(self) -> None:
         """Write every high watermark to the checkpoint of its directory, if one has moved."""

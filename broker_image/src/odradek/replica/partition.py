@@ -2,7 +2,8 @@
 
 LeaderAndIsr requests of the controller make a replica leader or follower of a leader epoch. Every
 change of role goes through `lead`, `follow` and `retire`. The log holds the bytes; the partition
-decides who may read them: consumers below the high watermark, followers up to the log end.
+decides who may read them: consumers below the high watermark, which a follower knows from its
+leader, followers up to the log end.
 
 A change of the in-sync set is proposed here (`propose_shrink`, `propose_join`), written to
 ZooKeeper by the `IsrWriter`, and settled here (`confirm`). At most one is pending. A new leader
@@ -166,6 +167,11 @@ class Partition:
         return self.leader == self.broker_id
 
     @property
+    def is_follower(self) -> bool:
+        """Return whether another broker is the partition's leader."""
+        return self.leader not in (self.broker_id, NO_LEADER)
+
+    @property
     def is_under_replicated(self) -> bool:
         """Return whether this broker is leader and the committed in-sync set is too small.
 
@@ -304,9 +310,14 @@ class Partition:
         self._set_high_watermark(mark)
         return True
 
-    def follow_high_watermark(self, leaders_mark: int) -> None:
-        """Take the leader's high watermark, up to the end of the own log."""
+    def follow_high_watermark(self, leaders_mark: int) -> bool:
+        """Take the leader's high watermark, up to the end of the own log.
+
+        Return whether it rose.
+        """
+        former = self.high_watermark
         self._set_high_watermark(leaders_mark)
+        return self.high_watermark > former
 
     def _set_high_watermark(self, mark: int) -> None:
         """Set the mark, which the log keeps within itself; its retention and compaction stop

@@ -1,12 +1,15 @@
 """Fetch: regions of segment files for consumers and followers, and the wait for more.
 
 A consumer reads below the high watermark, one of committed records below the last stable offset, a
-follower up to the log end. The fetch position of a follower also reports what it has. One pass
-plans a region per partition without reading records. If the pass finds less than `min_bytes` and no
-error, the fetch waits until one of its partitions advances, then plans again. As in Kafka, it does
-not wait where a partition has more in later segments. A partition whose reader is at the end costs
-one comparison. The wait ends early if the client asks something else behind the fetch, which would
-wait as long.
+follower up to the log end. The fetch position of a follower also reports what it has. Followers
+serve consumers below the high watermark that they know, and leaders may send consumers to them
+(KIP-392, see `read_replicas`).
+
+One pass plans a region per partition without reading records. If the pass finds less than
+`min_bytes` and no error, the fetch waits until one of its partitions advances, then plans again. As
+in Kafka, it does not wait where a partition has more in later segments. A partition whose reader is
+at the end costs one comparison. The wait ends early if the client asks something else behind the
+fetch, which would wait as long.
 
 A fetch of up to `PARTITIONS_AT_ONCE` partitions does not give the event loop back between its plan
 and its wait, so nothing advances in between. A larger one plans in slices. It begins to watch its
@@ -33,9 +36,9 @@ from odradek import slices
 from odradek.log.segment.files import FileRetiredError
 from odradek.net.next_request import NextRequest
 from odradek.protocol.errors import NO_ERROR, ErrorCode, KafkaError
-from odradek.replica import gathered_appends
+from odradek.replica import gathered_appends, read_replicas
 from odradek.replica.fetch_sessions import FetchSession, SessionPartition
-from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
+from odradek.replica.fetch_specs import NO_PREFERENCE, FetchLimits, FetchResult, FetchSpec
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import NO_EPOCH, Partition
 from odradek.replica.quota import ReplicationQuota
@@ -436,7 +439,11 @@ class FetchReader:
                 result = FetchResult(spec.key, error)
             else:
                 result = self._read(spec, replica_id, limits, found)
-            if result.error is not NO_ERROR or result.diverging is not None:
+            if (
+                result.error is not NO_ERROR
+                or result.diverging is not None
+                or result.preferred_read_replica != NO_PREFERENCE
+            ):
                 found.settled = True
             elif result.region is not None:
                 found.size += result.region.length
@@ -452,10 +459,16 @@ class FetchReader:
             error = NO_ERROR if partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             partition, error = self._hosted.leader_or_error(spec.key, spec.leader_epoch)
+            if limits.any_replica and error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                # The leader epoch is right, else there would be another error.
+                partition = self._hosted.follower(spec.key)
         if partition is None:
             return FetchResult(spec.key, error)
         log, high_watermark = partition.log, partition.high_watermark
         start, log_end = log.log_start_offset, log.log_end_offset
+        if partition.leader != partition.broker_id and partition.truncation_lock.locked():
+            # What is decided of transactions is not known until the log is truncated.
+            return FetchResult(spec.key, NO_ERROR, high_watermark, start, start)
         stable = log.last_stable_offset(high_watermark)
         end = high_watermark
         if replica_id >= 0:
@@ -463,6 +476,12 @@ class FetchReader:
         elif limits.committed:
             end = stable
         result = FetchResult(spec.key, NO_ERROR, high_watermark, start, stable)
+        if limits.location is not None and partition.is_leader:
+            result.preferred_read_replica = read_replicas.preferred(
+                partition, spec.offset, limits.location, self._hosted.metadata.brokers
+            )
+            if result.preferred_read_replica != NO_PREFERENCE:
+                return result
         diverging = _divergence(partition, spec)
         if diverging is not None:
             if diverging[0] == NO_EPOCH:
