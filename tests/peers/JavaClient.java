@@ -16,6 +16,9 @@ import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.stream.Collectors;
+import javax.security.auth.callback.Callback;
+import javax.security.auth.callback.UnsupportedCallbackException;
+import javax.security.auth.login.AppConfigurationEntry;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.Config;
@@ -48,6 +51,9 @@ import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.errors.UnknownTopicOrPartitionException;
 import org.apache.kafka.common.errors.UnsupportedByAuthenticationException;
+import org.apache.kafka.common.security.auth.AuthenticateCallbackHandler;
+import org.apache.kafka.common.security.oauthbearer.OAuthBearerToken;
+import org.apache.kafka.common.security.oauthbearer.OAuthBearerTokenCallback;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
@@ -545,5 +551,43 @@ public class JavaClient {
             return failure.getClass().getSimpleName();
         }
         return String.join(",", values);
+    }
+
+    /**
+     * An application's own sasl.login.callback.handler.class: sasl.jaas.config has the token as its
+     * password. Clients do not look into it.
+     */
+    public static class GivenToken implements AuthenticateCallbackHandler {
+        private static final long LIFETIME_MS = 3_600_000;
+
+        private Map<String, ?> options;
+
+        @Override
+        public void configure(
+                Map<String, ?> settings, String mechanism, List<AppConfigurationEntry> login) {
+            options = login.get(0).getOptions();
+        }
+
+        @Override
+        public void handle(Callback[] callbacks) throws UnsupportedCallbackException {
+            for (Callback callback : callbacks) {
+                if (!(callback instanceof OAuthBearerTokenCallback)) {
+                    throw new UnsupportedCallbackException(callback);
+                }
+                long nowMs = System.currentTimeMillis();
+                ((OAuthBearerTokenCallback) callback).token(new Token(
+                    (String) options.get("password"), Set.of(), nowMs + LIFETIME_MS,
+                    (String) options.get("username"), nowMs));
+            }
+        }
+
+        @Override
+        public void close() {
+        }
+    }
+
+    private record Token(
+        String value, Set<String> scope, long lifetimeMs, String principalName, Long startTimeMs
+    ) implements OAuthBearerToken {
     }
 }

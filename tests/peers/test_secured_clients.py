@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +37,8 @@ TOKEN_USER = "token-user"
 ESCAPES_NOTHING = ("kafka-python",)
 # With a wrong password it tries again for half a minute, and then speaks of a timeout.
 TRIES_AGAIN = ("kafka-python",)
-# A refused token is answered by a challenge (RFC 7628), which it takes for success.
+# A refused token is answered by a challenge (RFC 7628), which it takes for success; it tries again
+# for two minutes after the closed connection.
 TAKES_NO_CHALLENGE = ("kafkajs",)
 PASSWORD = "p\u00e4ss, =2C w\u00f6rd"
 SCRAM = {
@@ -44,8 +46,6 @@ SCRAM = {
     "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
 }
 CERTIFICATE = "certificate"
-# Those that take a token which somebody else got; tests/peers/test_oauth_clients.py has Java's.
-TAKE_TOKENS = ("kafkajs", "librdkafka", "aiokafka", "kafka-python")
 USERS = {**dict.fromkeys(SCRAM, SCRAM_USER), "PLAIN": PLAIN_USER, CERTIFICATE: CERTIFIED_USER}
 WAYS = tuple(USERS)
 PRINCIPALS = (
@@ -68,6 +68,7 @@ class Secured:
     own: certificates.Issued
     certified: certificates.Issued
     token: str
+    wrong_tokens: tuple[str, ...]
 
     def exchange(self, client: str, way: str, topic: str) -> Exchange:
         """Return what the user of a way to authenticate does with a topic, by a client."""
@@ -86,6 +87,10 @@ class Secured:
         user = PLAIN_USER if client in ESCAPES_NOTHING else USERS[way]
         return Exchange(**given, mechanism=way, user=user, password=PASSWORD)  # type: ignore[arg-type]
 
+    def wrong_passwords(self, way: str) -> tuple[str, ...]:
+        """Return those, or the tokens, with which nobody is let in."""
+        return self.wrong_tokens if way == OAUTHBEARER else ("guessed",)
+
 
 def topic_of(client: str, way: str) -> str:
     return f"open-{client}-{way}"
@@ -99,7 +104,8 @@ def ways_of(client: str) -> tuple[str, ...]:
     """Return the ways that a client tries: all, or in a sample one of them, by turns."""
     if not FULL:
         return (WAYS[list(CLIENTS).index(client) % len(WAYS)],)
-    return (*WAYS, OAUTHBEARER) if client in TAKE_TOKENS else WAYS
+    # Tokens that somebody else got; tests/peers/test_oauth_clients.py has clients that get them.
+    return (*WAYS, OAUTHBEARER)
 
 
 def right(principal: str, kind: ResourceType, name: str, operation: AclOperation) -> AclBinding:
@@ -116,6 +122,8 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[oauth.Issuer]:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, issuer: oauth.Issuer) -> Iterator[Secured]:
     folder: Path = tmp_path_factory.mktemp("secured")
+    with oauth.Issuer(tmp_path_factory.mktemp("other-issuer")) as other:
+        foreign = other.token(TOKEN_USER)
     authority = certificates.Authority(folder)
     own = authority.issue("broker", ["127.0.0.1"])
     subject = x509.Name(
@@ -144,7 +152,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory, issuer: oauth.Issuer) -> I
         assert isinstance(broker, ManyWays)
         prepare(broker.address)
         certified = authority.issue(CERTIFIED_USER, subject=subject)
-        yield Secured(broker, own, certified, issuer.token(TOKEN_USER))
+        expired = issuer.token(TOKEN_USER, exp=int(time.time()) - 600)
+        yield Secured(broker, own, certified, issuer.token(TOKEN_USER), (expired, foreign))
 
 
 def prepare(address: str) -> None:
@@ -188,17 +197,18 @@ def test_client_is_served_and_learns_why_it_is_refused(
     if client in TRIES_AGAIN and not FULL:
         mechanisms = []
     wrong = [
-        replace(secured.exchange(client, way, first.topic), password="guessed")
+        replace(secured.exchange(client, way, first.topic), password=password)
         for way in mechanisms
-    ]
-    refused = [
-        *((one, exchanges.AUTHENTICATION) for one in wrong),
-        (replace(first, topic=CLOSED), exchanges.TOPIC),
-        (replace(first, group=CLOSED), exchanges.GROUP),
+        for password in secured.wrong_passwords(way)
     ]
     said = CLIENTS[client]
+    refused = [
+        *((one, said.refusal_of(one.mechanism)) for one in wrong),
+        (replace(first, topic=CLOSED), said.refusals[exchanges.TOPIC]),
+        (replace(first, group=CLOSED), said.refusals[exchanges.GROUP]),
+    ]
     outcomes = said.run([*served, *(one for one, _ in refused)], tmp_path)
     assert [sorted(one.read) for one in outcomes[: len(served)]] == [
         sorted(one.values) for one in served
     ]
-    assert outcomes[len(served) :] == [Outcome([], said.refusals[code]) for _, code in refused]
+    assert outcomes[len(served) :] == [Outcome([], name) for _, name in refused]

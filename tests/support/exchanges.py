@@ -111,10 +111,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Client:
-    """Does exchanges; `refusals` has its own names of error codes."""
+    """Does exchanges; `refusals` has its own names of error codes.
+
+    Under OAUTHBEARER it has the name of a refused token, if that has one of its own.
+    """
 
     run: Callable[[Sequence[Exchange], Path], list[Outcome]]
     refusals: Mapping[str, str]
+
+    def refusal_of(self, mechanism: str) -> str:
+        """Return its name of a wrong password or token."""
+        return self.refusals.get(mechanism, self.refusals[AUTHENTICATION])
 
 
 # --- programs -----------------------------------------------------------------------------------
@@ -187,6 +194,8 @@ def _java_settings(exchange: Exchange) -> dict[str, str]:
     if exchange.mechanism:
         login = jaas(exchange.mechanism, username=exchange.user, password=exchange.password)
         found |= {"sasl.mechanism": exchange.mechanism, "sasl.jaas.config": login}
+    if exchange.mechanism == OAUTHBEARER:
+        found["sasl.login.callback.handler.class"] = f"{JAVA.stem}$GivenToken"
     if exchange.key_store:
         # In PEM, 2.8 takes encrypted keys only.
         found |= {
@@ -376,7 +385,10 @@ _JAVA_ERRORS = {
 _PYTHON_ERRORS = {TOPIC: "TopicAuthorizationFailedError", GROUP: "GroupAuthorizationFailedError"}
 CLIENTS = {
     **{f"java-{one}": Client(_java(one), _JAVA_ERRORS) for one in ("2.8.2", "3.9.1", "4.1.0")},
-    **{name: Client(_go(name), _CODES) for name in ("franz-go", "sarama")},
+    "franz-go": Client(
+        _go("franz-go"), {**_CODES, OAUTHBEARER: "unexpected data in oauth response"}
+    ),
+    "sarama": Client(_go("sarama"), _CODES),
     # Here and below: the reasons of some refusals are only in the logs of clients.
     "kafkajs": Client(_kafkajs, {**_CODES, GROUP: "KafkaJSGroupCoordinatorNotFound"}),
     "librdkafka": Client(

@@ -47,7 +47,8 @@ class SecureBroker(Broker):
 
 def jaas(mechanism: str, **options: str) -> str:
     """Return a JAAS configuration for a mechanism, as it stands in a properties file."""
-    kind = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+    kinds = {"PLAIN": "plain.Plain", "OAUTHBEARER": "oauthbearer.OAuthBearer"}
+    kind = kinds.get(mechanism, "scram.Scram")
     module = f"org.apache.kafka.common.security.{kind}LoginModule"
     words = [f'{name}="{text}"' for name, text in options.items()]
     return " ".join([module, "required", *words]) + ";"

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
@@ -16,7 +19,12 @@ var refusals = task.Refusals{
 	"SASL_AUTHENTICATION_FAILED": kerr.SaslAuthenticationFailed,
 	"TOPIC_AUTHORIZATION_FAILED": kerr.TopicAuthorizationFailed,
 	"GROUP_AUTHORIZATION_FAILED": kerr.GroupAuthorizationFailed,
+	errChallenged.Error():        errChallenged,
 }
+
+// errChallenged has the text of an error that the oauth package does not export. A refused token is
+// answered by a challenge (RFC 7628), which that package does not answer.
+var errChallenged = errors.New("unexpected data in oauth response")
 
 // exchange writes as one client and reads as another.
 func exchange(e task.Exchange) ([]string, error) {
@@ -26,6 +34,9 @@ func exchange(e task.Exchange) ([]string, error) {
 	defer producer.Close()
 	// Records would wait for somebody to mend a wrong password.
 	if err := producer.Ping(until); err != nil {
+		if strings.Contains(err.Error(), errChallenged.Error()) {
+			return nil, errChallenged
+		}
 		return nil, err
 	}
 	batch := []*kgo.Record{}
@@ -62,6 +73,10 @@ func mechanism(e task.Exchange) sasl.Mechanism {
 	switch e.Mechanism {
 	case "PLAIN":
 		return plain.Auth{User: e.User, Pass: e.Password}.AsMechanism()
+	case "OAUTHBEARER":
+		return oauth.Oauth(func(context.Context) (oauth.Auth, error) {
+			return oauth.Auth{Token: e.Password}, nil
+		})
 	case "SCRAM-SHA-256":
 		return scram.Auth{User: e.User, Pass: e.Password}.AsSha256Mechanism()
 	default:

@@ -85,6 +85,7 @@ func secured(e task.Exchange) *sarama.Config {
 		config.Net.SASL.Mechanism = sarama.SASLMechanism(e.Mechanism)
 		config.Net.SASL.User = e.User
 		config.Net.SASL.Password = e.Password
+		config.Net.SASL.TokenProvider = token(e.Password)
 		config.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient {
 			return &conversation{digest: digests[e.Mechanism]}
 		}
@@ -95,6 +96,13 @@ func secured(e task.Exchange) *sarama.Config {
 var digests = map[string]scram.HashGeneratorFcn{
 	"SCRAM-SHA-256": scram.SHA256,
 	"SCRAM-SHA-512": scram.SHA512,
+}
+
+// token is one that somebody else got.
+type token string
+
+func (t token) Token() (*sarama.AccessToken, error) {
+	return &sarama.AccessToken{Token: string(t)}, nil
 }
 
 // conversation is what sarama leaves to its users.
