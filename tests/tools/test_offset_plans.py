@@ -7,7 +7,6 @@ import time
 import pytest
 
 from odradek.tools import offset_plans as plans
-from odradek.tools.client import parse_addresses
 from odradek.tools.errors import ToolError
 from odradek.values import TopicPartition
 
@@ -119,15 +118,3 @@ def test_copy_leaves_out_what_does_not_exist_and_what_went_on_in_the_target() ->
         "t-1 is at 6 already, its offset 5 is left out",
         "u-0 does not exist, its offset 5 is left out",
     ]
-
-
-@pytest.mark.parametrize(
-    "text", ["", "h", "h:", ":1", "h:x", "h:70000", "a:1,b", f"h:{'9' * 5000}"]
-)
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ToolError):
-        parse_addresses(text)
-
-
-def test_addresses() -> None:
-    assert parse_addresses("a:1, [::1]:2") == [("a", 1), ("::1", 2)]

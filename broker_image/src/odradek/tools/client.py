@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
+from odradek import bootstrap_servers
 from odradek.net.client import NoCredentialsError, PeerClient, PeerSecurity
 from odradek.net.handshakes import HandshakeError
 from odradek.protocol.errors import ErrorCode, name_of
@@ -23,7 +24,7 @@ from odradek.protocol.messages.fetch import (
     FetchTopic,
 )
 from odradek.protocol.schema import Request
-from odradek.tools.errors import FAILURES, NothingDoneError, ToolError, is_number, refused, shown
+from odradek.tools.errors import FAILURES, NothingDoneError, ToolError, refused, shown
 from odradek.values import TopicPartition
 
 ResponseT = TypeVar("ResponseT")
@@ -45,15 +46,10 @@ _NOT_REACHED: Final = (ConnectionRefusedError, socket.gaierror)
 
 def parse_addresses(text: str) -> list[tuple[str, int]]:
     """Read `host:port,...`. Raises ToolError."""
-    found = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        host, colon, port = part.rpartition(":")
-        if not (colon and host and is_number(port, 65535)):
-            raise ToolError(f"{part!r} is not HOST:PORT")
-        found.append((host.strip("[]"), int(port)))
-    if not found:
-        raise ToolError("no broker is given")
-    return found
+    try:
+        return bootstrap_servers.parse(text)
+    except ValueError as error:
+        raise ToolError(str(error)) from None
 
 
 def format_address(host: str, port: int) -> str:

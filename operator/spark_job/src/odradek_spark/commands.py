@@ -9,6 +9,7 @@ from typing import NoReturn
 
 import click
 
+from odradek import bootstrap_servers
 from odradek.access_tokens import NoTokenError
 from odradek.properties import is_utf8
 from odradek.terminal_text import tell
@@ -39,6 +40,11 @@ def read_access(bootstrap_server: str, command_config: Path | None) -> BrokerAcc
     Exits with status 2 upon a mistake, and with 1 if there is no token.
     """
     check_utf8("--bootstrap-server", bootstrap_server)
+    try:
+        # Clients would try for long to reach what nobody can.
+        bootstrap_servers.parse(bootstrap_server)
+    except ValueError as error:
+        _exit(error, 2)
     if command_config is None:
         return BrokerAccess(bootstrap_server)
     try:
