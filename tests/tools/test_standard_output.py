@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,21 @@ def test_a_full_disk_is_no_fault_of_the_file_that_is_dumped(folder: Path) -> Non
 )
 def test_a_stream_that_is_closed_is_one_line(command: str, said: str) -> None:
     assert shell(f"odradek {command}") == (2, "", f"odradek: {said}\n")
+
+
+def test_no_file_gets_the_number_of_a_stream_that_is_closed(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    program = """
+import os, subprocess, sys
+from odradek import standard_output
+standard_output.guard()
+assert sys.stdin is sys.stdout is sys.stderr is None
+with open(sys.argv[1], "w") as file:
+    subprocess.run(["sh", "-c", "echo x; echo y >&2; cat"], check=True)
+    file.write(" ".join(os.readlink(f"/proc/self/fd/{one}") for one in range(3)))
+"""
+    shell(f"{sys.executable} -c {shlex.quote(program)} {place} <&- >&- 2>&-")
+    assert place.read_text() == "/dev/null /dev/null /dev/null"
 
 
 def test_what_a_terminal_has_no_character_for_is_escaped(tmp_path: Path) -> None:

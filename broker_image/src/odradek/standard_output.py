@@ -53,7 +53,8 @@ class _File(io.FileIO):
 
 
 def guard() -> None:
-    """Let `sys.stdout` and `sys.stderr` fail as commands expect it; one that is closed stays so."""
+    """Let `sys.stdout` and `sys.stderr` fail as commands expect it; None stays None."""
+    _fill_closed_descriptors()
     if sys.stdout is not None:
         sys.stdout = _guarded(sys.stdout, is_stdout=True)
     if sys.stderr is not None:
@@ -75,6 +76,18 @@ def check_reader(stream: TextIO) -> None:
     watched.register(stream.fileno(), 0)
     if any(event & select.POLLERR for _, event in watched.poll(0)):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def _fill_closed_descriptors() -> None:
+    """Take the numbers of standard streams that are closed: the next file would get them, and what
+    processes that are started say would go into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free: those below are taken.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def _guarded(stream: TextIO, *, is_stdout: bool) -> TextIO:

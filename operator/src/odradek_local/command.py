@@ -84,7 +84,6 @@ def local(
     if once and keep:
         raise click.UsageError("give either --once or --keep")
     if sys.stdout is None:
-        # Its number is that of the next file: processes would get that one instead of theirs.
         tell("stdout is closed")
         sys.exit(2)
     sys.exit(_run(place, _folder(data), once, keep, jars))

@@ -23,11 +23,35 @@ main()
 """
 
 
+WITH_A_LOG = """
+import os, subprocess, sys
+from pathlib import Path
+from odradek import standard_output
+standard_output.guard()
+from odradek_spark.sql import local_spark
+with local_spark._errors_to(Path(sys.argv[1])):
+    subprocess.run(["sh", "-c", "echo said >&2"], check=True)
+print(os.readlink("/proc/self/fd/2"))
+"""
+
+
 class Full(io.StringIO):
     """stdout on a full disk."""
 
     def write(self, text: str, /) -> int:
         raise StdoutError(OSError(errno.ENOSPC, "No space left on device"))
+
+
+def test_where_stderr_is_closed_spark_still_has_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", WITH_A_LOG, str(log)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "/dev/null\n", "")
+    assert log.read_text() == "said\n"
 
 
 def test_rows_that_cannot_be_written_end_a_shell() -> None:

@@ -62,7 +62,8 @@ def start(jars: list[Path], memory: str, folder: Path) -> SparkSession:
 @contextmanager
 def _errors_to(log: Path) -> Iterator[None]:
     """Let processes that start meanwhile write their stderr to a file."""
-    sys.stderr.flush()
+    if sys.stderr is not None:
+        sys.stderr.flush()
     stderr = os.dup(2)
     try:
         with log.open("ab") as output:
