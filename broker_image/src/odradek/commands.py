@@ -16,18 +16,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from odradek import (
     broker_processes,
+    command_ends,
     config_loading,
     long_lived,
-    standard_output,
     stop_signals,
     terminal_text,
-    thread_errors,
 )
 from odradek import zookeeper as zookeeper_server
 from odradek.properties import ConfigError, is_utf8
@@ -48,7 +47,7 @@ _TOOLS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-class _Commands(click.Group):
+class _Commands(command_ends.EndingGroup):
     """The commands of this package, and those that are found by their entry points."""
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -79,26 +78,6 @@ class _Commands(click.Group):
         found = super().resolve_command(context, args)
         stop_signals.raise_interrupts()
         return found
-
-    def invoke(self, context: click.Context) -> Any:
-        """Run a command. Ctrl-C ends those that do not look after it. Names are looked up in
-        threads, so that a machine which has none left lets no command go on.
-        """
-        try:
-            return super().invoke(context)
-        except KeyboardInterrupt:
-            sys.exit(stop_signals.INTERRUPTED)
-        except click.Abort as error:
-            # Raised by a prompt, also at its end of input.
-            if not isinstance(error.__context__, KeyboardInterrupt):
-                raise
-            sys.exit(stop_signals.INTERRUPTED)
-        except RuntimeError as error:
-            if not thread_errors.is_no_thread(error):
-                raise
-            _exit(thread_errors.NO_THREAD, 1)
-        finally:
-            standard_output.flush()
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

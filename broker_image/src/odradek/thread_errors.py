@@ -1,7 +1,8 @@
-"""Threads that cannot be started: how that is noticed, and what commands say of it."""
+"""Threads and processes that cannot be started: how to notice it, and what commands say of it."""
 
 from __future__ import annotations
 
+import errno
 from typing import Final
 
 # Python has no type for this error.
@@ -16,6 +17,11 @@ NO_THREAD: Final = (
 def is_no_thread(error: BaseException) -> bool:
     """Return whether an error is Python's of a thread that cannot be started."""
     return isinstance(error, RuntimeError) and str(error).startswith(_PYTHONS)
+
+
+def is_no_process(error: OSError) -> bool:
+    """Return whether the error of a start of a process is about its number, not the program."""
+    return error.errno == errno.EAGAIN
 
 
 def no_thread() -> RuntimeError:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import click
 
 from odradek import tls_errors
+from odradek.command_ends import EndingGroup
 from odradek.terminal_text import tell
 from odradek.tools.client import parse_addresses
 from odradek.tools.command_line import (
@@ -28,7 +29,11 @@ PORT: Final = 9480
 _NEEDED: Final = ("aiohttp", "cramjam", "fastavro", "jinja2")
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=EndingGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @bootstrap_option
 @command_config_option
 @click.option(

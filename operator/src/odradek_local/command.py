@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from odradek import thread_errors
+from odradek.command_ends import EndingGroup
 from odradek.terminal_text import tell
 from odradek_local import connector, data_folder, java, ports
 from odradek_local.data_folder import DataFolder
@@ -44,7 +46,11 @@ _data_option = click.option(
 )
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=EndingGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "-f",
     "--file",
@@ -141,9 +147,12 @@ def _run(place: Path | None, folder: DataFolder, once: bool, keep: bool, jars: s
         tell(error)
         status = error.status
     except OSError as error:
-        # The disk is full, or somebody has taken the folder away.
+        # The disk is full, somebody has taken the folder away, or there are too many processes.
         display.end_passing()
-        tell(f"{error.filename or folder.path}: {error.strerror}")
+        if thread_errors.is_no_process(error):
+            tell(thread_errors.NO_THREAD)
+        else:
+            tell(f"{error.filename or folder.path}: {error.strerror}")
         status = 1
     finally:
         if run is not None and not left:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from odradek import thread_errors
 from odradek_local.errors import LocalError
 
 OLDEST: Final = 17
@@ -37,6 +38,8 @@ def find() -> Path:
             start_new_session=True,
         )
     except OSError as error:
+        if thread_errors.is_no_process(error):
+            raise LocalError(thread_errors.NO_THREAD, 1) from error
         raise LocalError(f"{where} has no Java that runs ({error.strerror}): {_HOW}") from error
     version = _VERSION.search(told.stderr)
     if told.returncode or version is None:
