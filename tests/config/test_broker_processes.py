@@ -1,13 +1,18 @@
 """The settings of several brokers that one command runs, and how they end together."""
 
+import contextlib
+import errno
 import os
 import signal
+import sys
 
 import pytest
 
-from odradek import broker_processes, config_loading
+from odradek import broker_processes, config_loading, stop_signals
 from odradek.config import BrokerConfig
 from odradek.properties import ConfigError
+from odradek.thread_errors import NO_THREAD
+from tests.support import process_limit
 
 
 def settings(**values: str) -> BrokerConfig:
@@ -85,3 +90,46 @@ def test_brokers_are_told_to_stop_once(monkeypatch: pytest.MonkeyPatch) -> None:
         os.close(reading)
         os.close(writing)
     assert len(told) == len(set(told)) == 2
+
+
+def test_where_no_process_can_be_started_is_one_line() -> None:
+    with process_limit.folder() as folder:
+        file = folder / "server.properties"
+        file.write_text(f"broker.id=1\nzookeeper.connect=localhost:1\nlog.dirs={folder}/data\n")
+        words = [sys.executable, "-m", "odradek", "broker", str(file), "--count", "2"]
+        assert process_limit.run(words) == (1, "", f"odradek: {NO_THREAD}\n")
+
+
+def test_brokers_are_stopped_if_the_next_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A limit at which only the second fork fails would depend on who else runs here."""
+    started: list[int] = []
+    fork = os.fork
+
+    def fork_once() -> int:
+        if started:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        child = fork()
+        if child:
+            started.append(child)
+        return child
+
+    def waits() -> int:
+        while True:
+            signal.pause()
+
+    monkeypatch.setattr(os, "fork", fork_once)
+    before = {one: signal.getsignal(one) for one in stop_signals.numbers()}
+    try:
+        assert broker_processes.run_all([waits, waits, waits]) == 1
+        with pytest.raises(ChildProcessError):
+            os.waitpid(started[0], os.WNOHANG)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(started[0], os.WNOHANG) == (0, 0):
+                os.kill(started[0], signal.SIGKILL)
+    assert capsys.readouterr().err == f"odradek: {NO_THREAD}\n"

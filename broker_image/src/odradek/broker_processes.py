@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from odradek import stop_signals
+from odradek import stop_signals, terminal_text, thread_errors
 from odradek.config import BrokerConfig
 from odradek.properties import ConfigError
 
@@ -66,7 +66,7 @@ def run_all(brokers: Sequence[Callable[[], int]]) -> int:
     """Run each in a process of its own until one ends, or this one is told to; stop the others.
 
     Return the exit status: that of the first which ended with a failure. 128 and the number of a
-    signal stand for one that was killed.
+    signal stand for one that was killed. 1 if not all can be started, which is told on stderr.
     """
     running: set[int] = set()
     is_stopping = False
@@ -86,15 +86,22 @@ def run_all(brokers: Sequence[Callable[[], int]]) -> int:
     held = stop_signals.numbers()
     # A signal between two forks would reach only those that there are.
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    failed = 0
     for run in brokers:
-        child = os.fork()
+        try:
+            child = os.fork()
+        except OSError:
+            # EAGAIN or ENOMEM: the machine has no room for one more.
+            terminal_text.tell(thread_errors.NO_THREAD)
+            failed = 1
+            stop()
+            break
         if not child:
             _be_broker(run, parent, held)
         running.add(child)
     for number in held:
         signal.signal(number, stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
-    failed = 0
     while running:
         child, status = os.wait()
         running.discard(child)
