@@ -151,6 +151,14 @@ def test_librdkafka_shows_a_token_and_learns_that_another_is_refused(setup: Setu
     assert "Signature has expired" in setup.broker.log_text()
 
 
+def test_refused_token_is_counted_though_its_client_leaves_without_an_answer(setup: Setup) -> None:
+    """franz-go, aiokafka and KafkaJS do."""
+    before = setup.metric(FAILED)
+    wrong = oauth.message(setup.issuer.token("alice", aud="others"))
+    assert setup.say(wrong) == [(0, None, REFUSAL, 0)]
+    assert setup.metric(FAILED) > before
+
+
 def test_session_lasts_as_long_as_the_token_or_the_next_one(setup: Setup) -> None:
     with setup.chosen() as sock:
         short = oauth.message(setup.issuer.token("alice", exp=int(time.time()) + 2))

@@ -60,12 +60,16 @@ FindCredential = Callable[[str, str], Awaitable[ScramCredential | None]]
 class AuthenticationFailedError(Exception):
     """The peer did not prove who it is.
 
-    The text is for the log only; `said` is what the peer learns, if that is anything.
+    The text is for the log only; `said` is what the peer learns, if that is anything. It learns it
+    in answer to its next token if there is a `challenge`, which is sent to it first.
     """
 
-    def __init__(self, reason: str, said: str | None = None) -> None:
+    def __init__(
+        self, reason: str, said: str | None = None, challenge: bytes | None = None
+    ) -> None:
         super().__init__(reason)
         self.said = said
+        self.challenge = challenge
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +188,7 @@ class Authenticator:
         self._state = _State.HANDSHAKE
         self._mechanism_name = ""
         self._mechanism: Mechanism | None = None
+        self._refusal: AuthenticationFailedError | None = None
         self._principal: Principal | None = None
         self._session_ends: float | None = None
         self._lifetime_ms = 0
@@ -236,7 +241,8 @@ class Authenticator:
         offered = list(self._shared.settings.mechanisms)
         is_known = mechanism in offered
         if not is_known or self._mechanism_name not in ("", mechanism):
-            self._fail("none", f"mechanism {mechanism!r}")
+            self._note_failure("none", f"mechanism {mechanism!r}")
+            self._end()
             code = (
                 ErrorCode.ILLEGAL_SASL_STATE if is_known else ErrorCode.UNSUPPORTED_SASL_MECHANISM
             )
@@ -268,13 +274,21 @@ class Authenticator:
         return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
 
     async def _next_token(self, token: bytes) -> bytes:
+        if self._refusal is not None:
+            self._end()
+            raise self._refusal
         assert self._mechanism is not None
         try:
             answer, proof = await self._mechanism.answer(token)
             if proof is not None:
                 self._succeed(proof)
         except AuthenticationFailedError as error:
-            self._fail(self._mechanism_name, str(error))
+            self._note_failure(self._mechanism_name, str(error))
+            if error.challenge is not None:
+                # Some clients leave without an answer to it.
+                self._refusal = error
+                return error.challenge
+            self._end()
             raise
         return answer
 
@@ -293,9 +307,7 @@ class Authenticator:
         self._connection.identify(principal)
         self._connection.limit_frames(INT_MAX)
 
-    def _fail(self, cause: str, reason: str) -> None:
-        self._state = _State.FAILED
-        self._limit.cancel()
+    def _note_failure(self, cause: str, reason: str) -> None:
         self._shared.failed[cause] += 1
         peer = self._connection.peer
         self._shared.log.log(
@@ -306,6 +318,10 @@ class Authenticator:
             self._shared.listener,
             reason[:_LONGEST_REASON],
         )
+
+    def _end(self) -> None:
+        self._state = _State.FAILED
+        self._limit.cancel()
         self._connection.finish()
 
     async def _pause(self) -> None:

@@ -45,19 +45,17 @@ class BearerTokens:
 class _Bearer:
     def __init__(self, shared: BearerTokens) -> None:
         self._shared = shared
-        self._refused = ""
 
     async def answer(self, token: bytes) -> tuple[bytes, Proof | None]:
-        if self._refused:
-            raise AuthenticationFailedError(self._refused, said=_REFUSAL)
         try:
             message = tokens.parse(token)
             identity = await self._shared.identify(message.token)
         except MalformedMessageError as error:
             raise AuthenticationFailedError(f"{OAUTHBEARER}: {error}") from None
         except TokenError as error:
-            self._refused = f"{OAUTHBEARER}: {error}"
-            return _REFUSAL.encode(), None
+            raise AuthenticationFailedError(
+                f"{OAUTHBEARER}: {error}", said=_REFUSAL, challenge=_REFUSAL.encode()
+            ) from None
         if message.acts_for not in ("", identity.user):
             raise AuthenticationFailedError(f"{identity.user!r} acts for {message.acts_for!r}")
         return b"", Proof(identity.user, identity.expires_s)
