@@ -172,9 +172,15 @@ class Asker:
         ]
 
     def expect_change(self, request: Any, version: int) -> None:
-        """Send a request as administrator, and wait until it has changed something."""
+        """Send a request as administrator, and wait until it has changed something.
+
+        It comes on the newest connection: a broker takes no request of a controller on an older
+        one than the controller's own.
+        """
         before = self.state()
-        answer = self._admin.ask(request, version)
+        newest = Connection(self._port, ADMIN)
+        answer = newest.ask(request, version)
+        newest.close()
         wait_until(lambda: self.state() != before, f"something is changed: {answer}")
 
     def close(self) -> None:
