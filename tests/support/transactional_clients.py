@@ -124,8 +124,11 @@ class KafkaPython:
             transactional_id=transactional_id,
             transaction_timeout_ms=timeout_ms,
         )
-        if transactional_id is not None:
-            made.init_transactions()
+        with contextlib.ExitStack() as if_it_fails:
+            if_it_fails.callback(made.close, 0)
+            if transactional_id is not None:
+                made.init_transactions()
+            if_it_fails.pop_all()
         return _KafkaPythonProducer(made)
 
     def consumer(self, topic: str, partitions: int, isolation: str, group: str) -> Consumer:

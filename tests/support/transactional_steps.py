@@ -15,7 +15,7 @@ from tests.support.broker import wait_until
 PARTITIONS = 2
 SOURCE_RECORDS = 6
 # Longer than a busy machine needs from the first record to the last acknowledgement of it.
-LATE_TIMEOUT_MS = 2000
+LATE_TIMEOUT_MS = 5000
 PATIENCE_S = 120
 
 Outcome = dict[str, Any]
@@ -54,51 +54,57 @@ class Client(Protocol):
 
 
 def transact(client: Client, prefix: str) -> Outcome:
-    """Do everything with topics that exist, and return what the application saw."""
+    """Do everything with topics that exist, and return what the application saw.
+
+    Every producer and consumer is closed, also after a failure: the threads that some leave
+    behind would disturb the tests that come next.
+    """
     outcome: Outcome = {}
-    # Its time runs while everything else is done.
-    late = client.producer(f"{prefix}-late", LATE_TIMEOUT_MS)
-    late.begin()
-    late.send(f"{prefix}-late", {"late": 0})
+    with contextlib.ExitStack() as opened:
 
-    _end_transactions(client, prefix)
-    for isolation in ("read_committed", "read_uncommitted"):
-        found = _read(client, f"{prefix}-ends", PARTITIONS, isolation, {"end 0", "end 1"})
-        outcome[isolation] = sorted(found)
-    for when, offsets in zip(("before", "after"), _copy(client, prefix), strict=True):
-        outcome[when] = {str(partition): offset for partition, offset in offsets.items()}
+        def opened_producer(transactional_id: str | None, timeout_ms: int = 60_000) -> Producer:
+            producer = client.producer(transactional_id, timeout_ms)
+            return opened.enter_context(contextlib.closing(producer))
 
-    zombie = client.producer(f"{prefix}-fenced")
-    zombie.begin()
-    zombie.send(f"{prefix}-fenced", {"zombie": 0})
-    heir = client.producer(f"{prefix}-fenced")
-    heir.begin()
-    heir.send(f"{prefix}-fenced", {"heir": 0})
-    heir.commit()
-    outcome["fenced"] = _refusal(client, zombie.commit)
+        # Its time runs while everything else is done.
+        late = opened_producer(f"{prefix}-late", LATE_TIMEOUT_MS)
+        late.begin()
+        late.send(f"{prefix}-late", {"late": 0})
 
-    plain = client.producer(None)
-    plain.send(f"{prefix}-late", {"after": 0})
-    outcome["late_read"] = _read(client, f"{prefix}-late", 1, "read_committed", {"after"})
-    outcome["late"] = _refusal(client, late.commit)
-    for producer in (zombie, heir, plain, late):
-        producer.close()
+        _end_transactions(client, prefix)
+        for isolation in ("read_committed", "read_uncommitted"):
+            found = _read(client, f"{prefix}-ends", PARTITIONS, isolation, {"end 0", "end 1"})
+            outcome[isolation] = sorted(found)
+        for when, offsets in zip(("before", "after"), _copy(client, prefix), strict=True):
+            outcome[when] = {str(partition): offset for partition, offset in offsets.items()}
+
+        zombie = opened_producer(f"{prefix}-fenced")
+        zombie.begin()
+        zombie.send(f"{prefix}-fenced", {"zombie": 0})
+        heir = opened_producer(f"{prefix}-fenced")
+        heir.begin()
+        heir.send(f"{prefix}-fenced", {"heir": 0})
+        heir.commit()
+        outcome["fenced"] = _refusal(client, zombie.commit)
+
+        plain = opened_producer(None)
+        plain.send(f"{prefix}-late", {"after": 0})
+        outcome["late_read"] = _read(client, f"{prefix}-late", 1, "read_committed", {"after"})
+        outcome["late"] = _refusal(client, late.commit)
     return outcome
 
 
 def _end_transactions(client: Client, prefix: str) -> None:
-    producer = client.producer(f"{prefix}-ends")
-    for name, count, end in (
-        ("committed", 4, producer.commit),
-        ("aborted", 4, producer.abort),
-        ("end", PARTITIONS, producer.commit),
-    ):
-        producer.begin()
-        producer.send(
-            f"{prefix}-ends", {f"{name} {number}": number % PARTITIONS for number in range(count)}
-        )
-        end()
-    producer.close()
+    with contextlib.closing(client.producer(f"{prefix}-ends")) as producer:
+        for name, count, end in (
+            ("committed", 4, producer.commit),
+            ("aborted", 4, producer.abort),
+            ("end", PARTITIONS, producer.commit),
+        ):
+            producer.begin()
+            values = {f"{name} {number}": number % PARTITIONS for number in range(count)}
+            producer.send(f"{prefix}-ends", values)
+            end()
 
 
 def _read(client: Client, topic: str, partitions: int, isolation: str, last: set[str]) -> list[str]:
@@ -117,32 +123,33 @@ def _read(client: Client, topic: str, partitions: int, isolation: str, last: set
 def _copy(client: Client, prefix: str) -> tuple[Offsets, Offsets]:
     """Consume, transform and produce; return the offsets after an abort, and after a commit."""
     source, target, group = (f"{prefix}-{part}" for part in ("source", "copies", "group"))
-    consumer = client.consumer(source, PARTITIONS, "read_committed", group)
     found: list[str] = []
+    with (
+        contextlib.closing(
+            client.consumer(source, PARTITIONS, "read_committed", group)
+        ) as consumer,
+        contextlib.closing(client.producer(f"{prefix}-copy")) as producer,
+    ):
 
-    def is_read() -> bool:
-        found.extend(consumer.poll())
-        return len(found) == SOURCE_RECORDS
+        def is_read() -> bool:
+            found.extend(consumer.poll())
+            return len(found) == SOURCE_RECORDS
 
-    wait_until(is_read, "the source is read", PATIENCE_S)
-    places = {value: int(value.split()[-1]) % PARTITIONS for value in found}
-    ends = dict.fromkeys(range(PARTITIONS), SOURCE_RECORDS // PARTITIONS)
-    producer = client.producer(f"{prefix}-copy")
-    producer.begin()
-    producer.send(target, {f"no copy of {value}": place for value, place in places.items()})
-    producer.send_offsets(consumer, source, ends)
-    producer.abort()
-    producer.begin()
-    # Acknowledged only after the end of the one before.
-    producer.send(target, {f"copy of {value}": place for value, place in places.items()})
-    before = consumer.committed()
-    producer.send_offsets(consumer, source, ends)
-    producer.commit()
-    wait_until(lambda: -1 not in consumer.committed().values(), "offsets", PATIENCE_S)
-    after = consumer.committed()
-    producer.close()
-    consumer.close()
-    return before, after
+        wait_until(is_read, "the source is read", PATIENCE_S)
+        places = {value: int(value.split()[-1]) % PARTITIONS for value in found}
+        ends = dict.fromkeys(range(PARTITIONS), SOURCE_RECORDS // PARTITIONS)
+        producer.begin()
+        producer.send(target, {f"no copy of {value}": place for value, place in places.items()})
+        producer.send_offsets(consumer, source, ends)
+        producer.abort()
+        producer.begin()
+        # Acknowledged only after the end of the one before.
+        producer.send(target, {f"copy of {value}": place for value, place in places.items()})
+        before = consumer.committed()
+        producer.send_offsets(consumer, source, ends)
+        producer.commit()
+        wait_until(lambda: -1 not in consumer.committed().values(), "offsets", PATIENCE_S)
+        return before, consumer.committed()
 
 
 def _refusal(client: Client, call: Callable[[], None]) -> str:
