@@ -2,9 +2,9 @@
 
     python -m tests.bench.check_tls [--report FILE.json]
 
-The certificate is ECDSA P-256, signed as the operator signs. Prints what is LOW or worse; the exit
-status is 1 if something of the protocol is MEDIUM or worse, or if testssl.sh did not come to its
-end. Findings that a private authority always has count as its own: it publishes no revocations.
+The certificate is ECDSA P-256, valid for a year, and names where its authority publishes
+revocations. Prints what is LOW or worse; the exit status is 1 if something is MEDIUM or worse, or
+if testssl.sh did not come to its end.
 """
 
 from __future__ import annotations
@@ -17,21 +17,17 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from odradek_operator.shared import certificates
 from tests.support.broker import Cluster
+from tests.support.certificates import Authority
 from tests.support.secure_broker import SecureBroker, jaas
 
 NAMES: Final = ("testssl", "testssl.sh")
 """What distributions call the program."""
 SEVERITIES: Final = ("OK", "INFO", "LOW", "MEDIUM", "HIGH", "CRITICAL", "FATAL")
-_OF_THE_AUTHORITY: Final = frozenset(
-    {"cert_revocation", "cert_crlDistributionPoints", "cert_ocspURL", "OCSP_stapling"}
-    | {"DNS_CAArecord"}
-)
 # Present only if everything was tried.
 _LAST: Final = "scanTime"
 
@@ -50,14 +46,6 @@ class Finding:
     severity: str
     text: str
 
-    @property
-    def is_of_the_authority(self) -> bool:
-        """Return whether it says something of the test's authority, not of the listener.
-
-        With several certificates, and only then, an id ends with the number of one.
-        """
-        return self.what.split(" <")[0] in _OF_THE_AUTHORITY
-
     def is_at_least(self, severity: str) -> bool:
         """Return whether it is so bad; what could not be tried (WARN) is, too."""
         if self.severity not in SEVERITIES:
@@ -75,22 +63,20 @@ def read_report(text: str) -> list[Finding]:
 
 def problems(found: Iterable[Finding]) -> list[Finding]:
     """Return what a listener may not have."""
-    return [one for one in found if one.is_at_least("MEDIUM") and not one.is_of_the_authority]
+    return [one for one in found if one.is_at_least("MEDIUM")]
 
 
 def check(program: str, folder: Path, report: Path) -> None:
     """Start a broker, and let testssl.sh write its report of the listener."""
-    now = datetime.now(UTC)
-    authority = certificates.make_authority("cluster-ca", now)
-    signed = certificates.sign_server(
-        authority, certificates.subject("broker"), ["127.0.0.1", "localhost"], now
+    issued = Authority(folder).issue(
+        "broker",
+        ["127.0.0.1", "localhost"],
+        valid=timedelta(days=364),
+        begins=timedelta(days=-1),
+        revocations="http://authority.example/revocations.crl",
     )
-    trusted, store = folder / "ca.pem", folder / "broker.pem"
-    trusted.write_text(authority.certificate)
-    store.write_text(signed.key + signed.certificate)
     settings = {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(store),
+        **issued.settings(),
         "inter.broker.listener.name": "PLAINTEXT",
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.secure.plain.sasl.jaas.config": jaas("PLAIN", user_alice="a-secret"),
@@ -99,7 +85,7 @@ def check(program: str, folder: Path, report: Path) -> None:
         broker = cluster.brokers[1]
         assert isinstance(broker, Checked)
         options = ["--warnings", "off", "--nodns", "none", "--color", "0", "--full"]
-        options += ["--add-ca", str(trusted), "--jsonfile", str(report)]
+        options += ["--add-ca", str(issued.authority_path), "--jsonfile", str(report)]
         # Its status tells how many things it found, not how bad they are.
         subprocess.run([program, *options, broker.secure_address("SECURE")], check=False)
         assert broker.running, broker.log_text()[-3000:]
@@ -127,10 +113,9 @@ def main() -> int:
         return 1
     for one in found:
         if one.is_at_least("LOW"):
-            whose = " (the test's authority)" if one.is_of_the_authority else ""
-            print(f"{one.severity:8} {one.what}: {one.text}{whose}")
+            print(f"{one.severity:8} {one.what}: {one.text}")
     bad = problems(found)
-    print(f"{len(found)} findings, {len(bad)} of the protocol MEDIUM or worse")
+    print(f"{len(found)} findings, {len(bad)} MEDIUM or worse")
     return int(bool(bad))
 
 

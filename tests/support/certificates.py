@@ -151,10 +151,12 @@ class Authority:
         valid: timedelta = _VALID,
         subject: x509.Name | None = None,
         begins: timedelta = _BEGAN,
+        revocations: str = "",
     ) -> Issued:
         """Sign a certificate for a subject (`CN=name` by default) and hosts.
 
-        It is valid from `begins` to `valid`, as seen from now.
+        It is valid from `begins` to `valid`, as seen from now. It names the URL of the authority's
+        revocations, if there is one.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         whom = subject or x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -168,6 +170,12 @@ class Authority:
         )
         if names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        if revocations:
+            where = x509.DistributionPoint(
+                [x509.UniformResourceIdentifier(revocations)], None, None, None
+            )
+            points = x509.CRLDistributionPoints([where])
+            builder = builder.add_extension(points, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         return Issued(self._folder, name, key, certificate, self.certificate)
 
