@@ -19,6 +19,7 @@ from odradek.metrics import endpoint
 from odradek.metrics.broker_metrics import BrokerMetrics
 from tests.support.memory_use import resident_bytes
 from tests.support.ports import free_port
+from tests.support.silent_peers import silent_peers
 
 SILENT = 1000
 MEBIBYTE = 1024 * 1024
@@ -46,18 +47,6 @@ def broker_port() -> Iterator[int]:
         yield port
     finally:
         stop()
-
-
-@contextlib.contextmanager
-def silent_peers(port: int, count: int, start: bytes = b"") -> Iterator[list[socket.socket]]:
-    with contextlib.ExitStack() as stack:
-        peers = []
-        for _ in range(count):
-            peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
-            with contextlib.suppress(ConnectionError):  # it had to make room already
-                peer.sendall(start)
-            peers.append(peer)
-        yield peers
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /metrics HTTP/1.1\r\nHost:"], ids=["nothing", "half"])
