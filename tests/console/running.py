@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import re
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlencode
@@ -83,11 +84,14 @@ class Running(Pages):
         bootstrap: str,
         *options: str,
         environment: dict[str, str] | None = None,
+        limits: Mapping[int, int] | None = None,
     ) -> None:
         self.log = folder / f"console-{len(list(folder.iterdir()))}.log"
         words = ["--bootstrap-server", bootstrap, "--port", "0", *options]
         self.log.touch()
-        self.process = Program("odradek_console", words, environment or dict(os.environ), self.log)
+        self.process = Program(
+            "odradek_console", words, environment or dict(os.environ), self.log, limits
+        )
         try:
             wait_until(lambda: self._port() is not None, "the console serves")
         except BaseException:

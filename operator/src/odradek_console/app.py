@@ -6,17 +6,20 @@ import asyncio
 import contextlib
 import logging
 import signal
-import ssl
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from http import HTTPStatus
 
 import click
 from aiohttp import web
 
+from odradek.http_server import HttpAnswer, HttpRequest, HttpServer, plain
 from odradek.tools.client import format_address
 from odradek.tools.errors import ToolError
 from odradek_console import groups, guard, job_history, pages, record_pages, resource_pages
 from odradek_console.avro import SchemaRegistry
 from odradek_console.cluster import ClusterReader
+from odradek_console.connections import CONNECTIONS, Connections, ConsoleListener
 from odradek_console.groups import GroupReader, LagHistory
 from odradek_console.job_history import JobHistory
 from odradek_console.rendering import CONSOLE, FOLDER, Console
@@ -26,6 +29,8 @@ from odradek_console.settings import ConsoleSettings
 
 _MOST_FORM_BYTES = 16 * 1024
 _END_S = 3.0
+# Less than the time that the kubelet waits for a probe.
+_ALIVE_S = 3.0
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +49,7 @@ def make(settings: ConsoleSettings) -> web.Application:
         SchemaRegistry(settings.schema_registry),
         JobHistory(),
     )
+    app[CONNECTIONS] = Connections()
     app.on_response_prepare.append(guard.add_headers)
     app.cleanup_ctx.append(_running)
     desk = guard.LoginDesk()
@@ -120,43 +126,54 @@ async def serve(settings: ConsoleSettings) -> None:
     runner = web.AppRunner(
         make(settings), access_log=None, handler_cancellation=True, shutdown_timeout=_END_S
     )
-    probed = web.Application()
-    probed.router.add_get(guard.HEALTH, pages.health)
-    health = web.AppRunner(probed, access_log=None)
     await runner.setup()
-    try:
-        site = await _listen(runner, settings.host, settings.port, settings.tls)
+    assert runner.server is not None, "it is set up"
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(runner.cleanup)
+        listener = ConsoleListener(runner.server, runner.app[CONNECTIONS], settings.tls)
+        stack.push_async_callback(listener.close)
+        with _listening(settings.host, settings.port):
+            await listener.listen(settings.host, settings.port)
         if settings.health_port is not None:
-            await health.setup()
-            await _listen(health, "", settings.health_port, None)
-        click.echo(f"Console on {_url(settings, runner)}", err=True)
+            with _listening("", settings.health_port):
+                probed = HttpServer(settings.health_port, lambda _: None, answer_probes())
+            stack.callback(probed.stop)
+        click.echo(f"Console on {_url(settings, listener)}", err=True)
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
         await ended.wait()
-        await site.stop()
-    finally:
-        await health.cleanup()
-        await runner.cleanup()
 
 
-async def _listen(
-    runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None
-) -> web.TCPSite:
-    # None is every address, of both protocols.
-    site = web.TCPSite(runner, host or None, port, ssl_context=tls)
+def answer_probes() -> Callable[[HttpRequest], HttpAnswer]:
+    """Return what answers probes, in a thread: whether the event loop, which makes pages, turns."""
+    loop = asyncio.get_running_loop()
+
+    def answer(request: HttpRequest) -> HttpAnswer:
+        if request.path != guard.HEALTH:
+            return plain(HTTPStatus.NOT_FOUND, "not found")
+        turns = threading.Event()
+        loop.call_soon_threadsafe(turns.set)
+        if not turns.wait(_ALIVE_S):
+            return plain(HTTPStatus.SERVICE_UNAVAILABLE, "the event loop is stuck")
+        return plain(HTTPStatus.OK, "ok")
+
+    return answer
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Iterator[None]:
     try:
-        await site.start()
+        yield
     except (OSError, UnicodeError) as error:
         where = format_address(host, port)
         reason = getattr(error, "strerror", None) or error
         raise ToolError(f"cannot listen on {where}: {reason}", 1) from None
-    return site
 
 
-def _url(settings: ConsoleSettings, runner: web.AppRunner) -> str:
+def _url(settings: ConsoleSettings, listener: ConsoleListener) -> str:
     # On every address there are two, in no order; with port 0 each has another.
-    host, port = min(runner.addresses, key=lambda one: ":" in one[0])[:2]
+    host, port = min(listener.addresses, key=lambda one: ":" in one[0])[:2]
     scheme = "http" if settings.tls is None else "https"
     return f"{scheme}://{format_address(host, port)}/"

@@ -21,6 +21,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from odradek.tools.errors import ToolError
+from odradek_console.connections import CONNECTIONS
 from odradek_console.rendering import CONSOLE, Console, render
 from odradek_console.resources import KubernetesError
 
@@ -60,7 +61,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 def middlewares() -> list[Middleware]:
     """Return what every request goes through, the outermost first."""
-    return [_errors, _host, _login, _forms]
+    return [_errors, _host, _login, _forms, _answering]
 
 
 @web.middleware
@@ -165,6 +166,13 @@ async def _forms(request: web.Request, handler: Handler) -> web.StreamResponse:
     if is_new and not response.prepared and request.path != HEALTH:
         set_cookie(console, response, BROWSER, browser)
     return response
+
+
+@web.middleware
+async def _answering(request: web.Request, handler: Handler) -> web.StreamResponse:
+    # The last one: until here a form may be coming still, which is no reason to keep a connection.
+    with request.app[CONNECTIONS].answering(request):
+        return await handler(request)
 
 
 def _is_of_host(origin: str, host: str | None) -> bool:

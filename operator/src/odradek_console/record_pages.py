@@ -51,6 +51,7 @@ _MISSED: Final = 5
 _MOST_TEXTS: Final = 5
 # A browser that takes nothing for so long has gone, or sleeps.
 _SLOWEST_S: Final = 60.0
+_PART_BYTES: Final = 64 * 1024
 # What is decoded may be large.
 _making = asyncio.Semaphore(2)
 
@@ -221,19 +222,30 @@ async def one_record(request: web.Request) -> web.Response:
     )
 
 
-async def download(request: web.Request) -> web.Response:
-    """Send the value of one record as it is, as a file."""
+async def download(request: web.Request) -> web.StreamResponse:
+    """Send the value of one record as it is, as a file; in parts, as a browser takes them."""
     console = request.app[CONSOLE]
     topic = known_topic(request, await console.cluster.look())
     partition, record = await _read_one(request, console, topic)
     # Nothing of a name ends the header.
     plain = re.sub(r"[^-.\w]", "_", topic.name, flags=re.ASCII)
     name = f"{plain}-{partition.partition}-{record.offset}.bin"
-    return web.Response(
-        body=record.value or b"",
-        content_type="application/octet-stream",
-        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    value = record.value or b""
+    response = web.StreamResponse(
+        headers={
+            "Content-Disposition": f'attachment; filename="{name}"',
+            "Content-Type": "application/octet-stream",
+        }
     )
+    response.content_length = len(value)
+    await response.prepare(request)
+    if request.method != "HEAD":
+        try:
+            for start in range(0, len(value), _PART_BYTES):
+                await _write(response, value[start : start + _PART_BYTES])
+        except ConnectionResetError:
+            response.force_close()  # what is missing is not taken from the next answer
+    return response
 
 
 async def _read_one(
