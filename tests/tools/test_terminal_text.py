@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from odradek import terminal_text
+from odradek import commands, terminal_text
 from odradek.log.records import records
 from odradek.log.records.records import Record
 from odradek.tools import command_line, consume, log_dump
@@ -25,6 +25,41 @@ PLAIN = "a\\x1b[2J\\nb\\x9b\\u202e"
 def test_a_message_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     terminal_text.tell(ValueError(f"{STEERS} \u00fc \u6f22"))
     assert capsys.readouterr().err == f"odradek: {PLAIN} \u00fc \u6f22\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--nope"], "No such option '--nope' (see `odradek --help`)"),
+        (["nope"], "No such command 'nope' (see `odradek --help`)"),
+        (["broker"], "Missing argument 'PROPERTIES' (see `odradek broker --help`)"),
+        (
+            ["broker", "file", "--count", "x"],
+            "Invalid value for '--count': 'x' is not a valid integer range (see `odradek "
+            "broker --help`)",
+        ),
+        (
+            ["broker", "file", "--count", "101"],
+            "Invalid value for '--count': 101 is not in the range 1<=x<=100 (see `odradek broker "
+            "--help`)",
+        ),
+        (
+            ["zookeeper", "--port", "65536"],
+            "Invalid value for '--port': 65536 is not in the range 1<=x<=65535 (see `odradek "
+            "zookeeper --help`)",
+        ),
+        (["topics", "lst"], "No such command 'lst'. Did you mean 'list'? (see `odradek topics -"),
+        (["topics", "list", STEERS], f"Got unexpected extra argument ({PLAIN}) (see `odradek to"),
+        (["datagen"], "Missing option '--quickstart'. Choose from: users, pageviews, orders, "),
+        (["console", "--port"], "Option '--port' requires an argument"),
+        (["local", "--once", "--keep"], "give either --once or --keep (see `odradek local -"),
+    ],
+)
+def test_what_is_not_how_a_command_is_called_is_one_line(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(commands.main, arguments, prog_name="odradek")
+    assert (done.exit_code, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"odradek: {said}")
 
 
 def test_a_table_stays_aligned(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -89,15 +89,18 @@ def main() -> None:
 @main.command()
 @click.argument("properties", type=click.Path())
 @click.option("--override", multiple=True, metavar="KEY=VALUE", help="Set one key over the file's.")
-@click.option("--count", type=int, default=1, help="Run so many brokers, a process each.")
+@click.option(
+    "--count",
+    type=click.IntRange(1, broker_processes.MOST),
+    default=1,
+    help="Run so many brokers, a process each.",
+)
 def broker(properties: str, override: tuple[str, ...], count: int) -> None:
     """Run a broker with the settings of a server.properties file; or several on this machine.
 
     With --count, the first broker has these settings. Each further one has the next broker.id, the
     next ports, and log.dirs that end in its id. If one ends, the others are stopped.
     """
-    if not 1 <= count <= broker_processes.MOST:
-        _exit(f"Invalid value {count} for --count: it must be between 1 and 100", 2)
     try:
         given = dict(_key_and_value(text) for text in override)
         settings, unknown = config_loading.load(properties, given)
@@ -144,7 +147,13 @@ def _znode_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @main.group(invoke_without_command=True)
-@click.option("--port", default=2181, show_default=True, help="Client port.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=2181,
+    show_default=True,
+    help="Client port.",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind.")
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), help="Default: a new temporary folder."
@@ -154,8 +163,6 @@ def zookeeper(context: click.Context, port: int, host: str, data_dir: Path | Non
     """Run a single ZooKeeper server, for a laptop or a test; or secure the znodes of a cluster."""
     if context.invoked_subcommand is not None:
         return
-    if not 0 < port < 65536:
-        _exit(f"Invalid value {port} for --port: it must be between 1 and 65535", 2)
     try:
         zookeeper_server.check_address(host, port)
     except (OSError, UnicodeError) as error:

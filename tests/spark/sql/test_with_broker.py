@@ -377,7 +377,7 @@ def test_bad_usage_and_failures_before_spark_have_their_own_exit_codes(
     latin.write_bytes("SELECT 'é';".encode("latin-1"))
     refused = run(cluster, environment, "-f", str(latin))
     assert refused.returncode == 2
-    assert refused.stderr.endswith(f"Error: {latin} is not UTF-8 text\n")
+    assert refused.stderr == f"odradek: {latin} is not UTF-8 text (see `odradek sql --help`)\n"
     without = {**environment, "ODRADEK_SPARK_JARS": str(tmp_path)}
     for statement, expected in (
         ("SELECT 1", f"odradek: {tmp_path} has no spark-sql-kafka-0-10_*.jar\n"),
