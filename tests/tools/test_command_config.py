@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek import given_files
 from odradek.tools import command_config
 from odradek.tools.errors import ToolError
 from tests.support import certificates, oauth, preloaded
@@ -139,6 +140,26 @@ def test_warning_and_mistake_of_the_command(
         2,
         f"odradek: cannot read {absent}: No such file or directory\n",
     )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("broker",),
+        ("topics", "list", "--command-config"),
+        ("groups", "reset-offsets", "--group", "g", "--from-file"),
+        ("local", "-f"),
+    ],
+)
+def test_file_that_is_too_large_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        file.truncate(given_files.MOST_BYTES + 1)
+    done = preloaded.run("odradek", *arguments, str(path), timeout=60)
+    [line] = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert line.startswith(f"odradek: cannot read {path}: ")
+    assert "File too large" in line
 
 
 def test_commands_load_what_tls_needs_for_tls_only(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from kazoo.hosts import collect_hosts
 
+from odradek import given_files
 from odradek.values import Principal, parse_principal
 
 INT_MAX = 2**31 - 1
@@ -115,7 +116,7 @@ def parsed(values: Mapping[str, str], name: str, default: str, parse: Parser) ->
 def read_file(path: str | Path) -> dict[str, str]:
     """Return the settings in a properties file. Raises ConfigError with a one-line reason."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = given_files.read_text(Path(path))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from odradek import given_files
 from odradek.listener_settings import STORE_TYPES, TLS_VERSIONS, Store, TlsSettings
 from odradek.properties import ConfigError, boolean, one_of, parsed, words
 
@@ -51,8 +52,7 @@ class JaasSection:
     def login(self) -> ZooKeeperLogin | None:
         """Read the login; None if there is no such section. Raises ConfigError."""
         try:
-            # With the mark that some editors write first, the first section would be unknown.
-            text = self.path.read_text(encoding="utf-8-sig")
+            text = given_files.read_text(self.path)
         except OSError as error:
             raise ConfigError(
                 f"cannot read {self.path}, which {_JAAS_FILE} names: {error.strerror}"

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import yaml
 
+from odradek import given_files
 from odradek_local import schema
 from odradek_local.errors import LocalError
 from odradek_operator.group import group_spec
@@ -182,7 +183,7 @@ def _listed(kustomization: Path, within: tuple[Path, ...]) -> list[Path]:
 
 def _documents(file: Path) -> list[tuple[str, Any]]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = given_files.read_text(file)
         return [(str(file), one) for one in yaml.safe_load_all(text) if one is not None]
     except OSError as error:
         raise LocalError(f"cannot read {file}: {error.strerror}") from error

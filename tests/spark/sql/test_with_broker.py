@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from odradek import given_files
 from odradek_spark.datagen.quickstarts import QUICKSTARTS
 from tests.release import python
 from tests.support import preloaded, spark_jars, walkthrough
@@ -378,6 +379,14 @@ def test_bad_usage_and_failures_before_spark_have_their_own_exit_codes(
     refused = run(cluster, environment, "-f", str(latin))
     assert refused.returncode == 2
     assert refused.stderr == f"odradek: {latin} is not UTF-8 text (see `odradek sql --help`)\n"
+    large = tmp_path / "large.sql"
+    with large.open("wb") as file:
+        file.truncate(given_files.MOST_BYTES + 1)
+    refused = run(cluster, environment, "-f", str(large))
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        f"odradek: {large} is too large (see `odradek sql --help`)\n",
+    )
     without = {**environment, "ODRADEK_SPARK_JARS": str(tmp_path)}
     for statement, expected in (
         ("SELECT 1", f"odradek: {tmp_path} has no spark-sql-kafka-0-10_*.jar\n"),

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509 import Certificate
 
+from odradek import given_files
 from odradek.listener_settings import Store
 from odradek.properties import ConfigError
 from odradek.security import jks
@@ -113,7 +114,7 @@ def _content(store: Store, given: bytes) -> bytes:
     if not store.location:
         return given
     try:
-        return Path(store.location).read_bytes()
+        return given_files.read(Path(store.location))
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from None
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from odradek import given_files
 from odradek import lag as rule
 from odradek.clock import wall_ms
 from odradek.terminal_text import plain, tell
@@ -354,7 +355,7 @@ def _parsed(way: str, value: Any, groups: Iterable[str]) -> Any:
     match way:
         case "from_file":
             try:
-                text = value.read_text(encoding="utf-8")
+                text = given_files.read_text(value)
             except (OSError, UnicodeDecodeError) as error:
                 raise ToolError(f"cannot read {value}: {error}") from error
             return {group: plans.parse_csv(text, group) for group in groups}

@@ -10,6 +10,7 @@ from typing import NoReturn, TextIO
 
 import click
 
+from odradek import given_files
 from odradek.terminal_text import tell
 from odradek_spark import commands, extra
 
@@ -77,9 +78,12 @@ def sql(
 
 def _read(file: TextIO) -> str:
     try:
-        return file.read()
+        text = file.read(given_files.MOST_BYTES + 1)
     except UnicodeDecodeError as error:
         raise click.UsageError(f"{file.name} is not UTF-8 text") from error
+    if len(text) > given_files.MOST_BYTES:
+        raise click.UsageError(f"{file.name} is too large")
+    return text
 
 
 def _exit(mistake: str) -> NoReturn:
