@@ -14,10 +14,12 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer
 
 from odradek import given_files
 from odradek_spark.datagen.quickstarts import QUICKSTARTS
+from odradek_spark.sql import command
 from tests.release import python
 from tests.support import preloaded, spark_jars, walkthrough
 from tests.support.broker import Cluster, wait_until
@@ -394,6 +396,24 @@ def test_bad_usage_and_failures_before_spark_have_their_own_exit_codes(
     ):
         ended = run(cluster, without, "-e", statement)
         assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", expected)
+
+
+@pytest.mark.parametrize("size", ["x", "", "0", "-1g", "449m", "1g -version", "1e3g"])
+def test_heap_that_java_would_not_take_is_a_mistake(size: str) -> None:
+    done = CliRunner().invoke(command.sql, ["--memory", size])
+    assert done.exit_code == 2
+    assert f"{size!r} is no size such as 1g, of at least 450m" in done.stderr
+
+
+def test_heap_that_the_machine_does_not_have_is_told_in_java_s_words(
+    cluster: Cluster, environment: Mapping[str, str]
+) -> None:
+    alone = {name: value for name, value in environment.items() if "GATEWAY" not in name}
+    ended = run(cluster, alone, "--memory", "999999g", "-e", "SELECT 1")
+    started, failed = ended.stderr.splitlines()
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert started == "Starting Spark (local mode) ..."
+    assert failed.startswith("odradek: failed to start Spark (it needs Java 17 or 21): Could not ")
 
 
 def test_datagen_writes_what_its_seed_says_until_it_is_interrupted(

@@ -3,10 +3,11 @@
 Nothing is imported here that takes time: `odradek --help` loads this module.
 """
 
+import re
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -15,6 +16,25 @@ from odradek.terminal_text import tell
 from odradek_spark import commands, extra
 
 _INTERRUPTED = 128 + signal.SIGINT
+_HEAP = re.compile("([0-9]{1,12})([kmgt])", re.IGNORECASE)
+_KIB = {"k": 1, "m": 1024, "g": 1024**2, "t": 1024**3}
+# Spark starts with no less.
+_LEAST_MIB = 450
+
+
+class _HeapSize(click.ParamType[str]):
+    """A size as Java's option takes it: Java says little of one that it does not take."""
+
+    name = "size"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, context: click.Context | None
+    ) -> str:
+        """Return it as it is."""
+        found = _HEAP.fullmatch(str(value))
+        if found is None or int(found[1]) * _KIB[found[2].lower()] < _LEAST_MIB * 1024:
+            self.fail(f"{value!r} is no size such as 1g, of at least {_LEAST_MIB}m", param, context)
+        return str(value)
 
 
 @click.command()
@@ -29,7 +49,14 @@ _INTERRUPTED = 128 + signal.SIGINT
     help="Spark's Kafka connector, which the Spark image and the package odradek-spark-jars have. "
     "Also ODRADEK_SPARK_JARS.",
 )
-@click.option("--memory", default="1g", show_default=True, help="Heap of Spark's JVM.")
+@click.option(
+    "--memory",
+    type=_HeapSize(),
+    metavar="SIZE",
+    default="1g",
+    show_default=True,
+    help="Heap of Spark's JVM.",
+)
 def sql(
     bootstrap_server: str,
     command_config: Path | None,

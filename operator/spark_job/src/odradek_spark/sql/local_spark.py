@@ -47,7 +47,7 @@ def start(jars: list[Path], memory: str, folder: Path) -> SparkSession:
     logging.getLogger().addHandler(logging.NullHandler())  # py4j's tracebacks go to the root logger
     log = folder / "spark.log"
     try:
-        with _errors_to(log):
+        with _output_to(log):
             session = builder.getOrCreate()
     except (PySparkException, OSError) as error:
         said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
@@ -60,15 +60,21 @@ def start(jars: list[Path], memory: str, folder: Path) -> SparkSession:
 
 
 @contextmanager
-def _errors_to(log: Path) -> Iterator[None]:
-    """Let processes that start meanwhile write their stderr to a file."""
-    if sys.stderr is not None:
-        sys.stderr.flush()
-    stderr = os.dup(2)
+def _output_to(log: Path) -> Iterator[None]:
+    """Let processes that start meanwhile write to a file.
+
+    Java says on stdout why it does not start.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    own = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     try:
         with log.open("ab") as output:
-            os.dup2(output.fileno(), 2)
+            for descriptor in own:
+                os.dup2(output.fileno(), descriptor)
         yield
     finally:
-        os.dup2(stderr, 2)
-        os.close(stderr)
+        for descriptor, kept in own.items():
+            os.dup2(kept, descriptor)
+            os.close(kept)
