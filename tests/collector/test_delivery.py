@@ -228,6 +228,7 @@ def test_broken_state_file_is_refused_and_not_taken_for_an_empty_one(tmp_path: P
     ("change", "reason"),
     [
         ({"TOPIC": ""}, "TOPIC"),
+        ({"LOG_GLOBS": " , "}, "LOG_GLOBS"),
         ({"METRICS_PORT": "x"}, "METRICS_PORT"),
         ({"IDEMPOTENCE": "maybe"}, "IDEMPOTENCE"),
         ({"ROUND_S": "-1"}, "ROUND_S"),

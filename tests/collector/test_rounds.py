@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -40,3 +44,28 @@ def test_lines_wait_for_the_next_round(tmp_path: Path, monkeypatch: pytest.Monke
     assert one._ship() == 0
     now[0] = 3030.0
     assert [one._ship() for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_metrics_port_in_use_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "odradek_collector"],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(Path(collector.__file__).parents[1]),
+                "BOOTSTRAP": "127.0.0.1:1",
+                "TOPIC": "logs",
+                "LOG_GLOBS": str(tmp_path / "*.log"),
+                "STATE_FILE": str(tmp_path / "state.json"),
+                "METRICS_PORT": str(port),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    # librdkafka says beside it that there is no broker.
+    said = f"odradek-collector: METRICS_PORT {port}: Address already in use\n"
+    assert said in done.stderr
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)

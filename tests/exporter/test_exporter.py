@@ -509,6 +509,8 @@ def test_process(cluster: Cluster) -> None:
         (["--port", "65536"], "65536 is not in the range"),
         (["--interval", "0"], "0 is not in the range"),
         (["--groups", "("], "'(' is no regular expression: "),
+        (["--groups", "(\n"], "'(\\n' is no regular expression: "),
+        (["a\nb"], "Got unexpected extra argument (a\\nb)"),
         (["--exclude-topics", "(?=x)"], "'(?=x)' is no regular expression: "),
         (["--filter", "x"], "No such option '--filter'."),
     ],

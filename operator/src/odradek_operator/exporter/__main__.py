@@ -20,6 +20,7 @@ import click
 
 from odradek.http_server import HttpServer
 from odradek.properties import ConfigError, zookeeper_servers
+from odradek.terminal_text import plain
 from odradek.zk import access_files
 from odradek.zk.client import OPEN
 from odradek.zk.consumers import TopicPattern
@@ -145,7 +146,7 @@ def run() -> None:
     try:
         main(prog_name="odradek-exporter", standalone_mode=False)
     except click.ClickException as error:
-        click.echo(f"odradek-exporter: {error.format_message()}", err=True)
+        click.echo(f"odradek-exporter: {plain(error.format_message())}", err=True)
         sys.exit(error.exit_code)
 
 

@@ -62,7 +62,9 @@ class CollectorSettings:
 
 def settings_from(variables: Mapping[str, str]) -> CollectorSettings:
     """Return the settings from environment variables. Raises CollectorSettingsError."""
-    missing = [name for name in ("BOOTSTRAP", "TOPIC", "LOG_GLOBS") if not variables.get(name)]
+    globs = [part.strip() for part in variables.get("LOG_GLOBS", "").split(",") if part.strip()]
+    missing = [name for name in ("BOOTSTRAP", "TOPIC") if not variables.get(name)]
+    missing += [] if globs else ["LOG_GLOBS"]
     if missing:
         raise CollectorSettingsError(f"environment variables are missing: {', '.join(missing)}")
     port = variables.get("METRICS_PORT", "9407")
@@ -80,7 +82,7 @@ def settings_from(variables: Mapping[str, str]) -> CollectorSettings:
     return CollectorSettings(
         bootstrap=variables["BOOTSTRAP"],
         topic=variables["TOPIC"],
-        globs=tuple(part.strip() for part in variables["LOG_GLOBS"].split(",") if part.strip()),
+        globs=tuple(globs),
         state_file=Path(variables.get("STATE_FILE", "/state/collector.json")),
         node=variables.get("NODE_NAME", ""),
         metrics_port=int(port),
@@ -325,14 +327,19 @@ def main() -> int:
         alive = time.monotonic() - collector.last_pass < _STALE_S
         return (200, "ok\n") if alive else (503, "the main loop is stuck\n")
 
-    server = serve(
-        settings.metrics_port,
-        {
-            "/metrics": lambda: (200, metrics_text(state, sender.dropped)),
-            "/acknowledged": lambda: (200, json.dumps(state.counts()) + "\n"),
-            "/healthz": healthz,
-        },
-    )
+    answers = {
+        "/metrics": lambda: (200, metrics_text(state, sender.dropped)),
+        "/acknowledged": lambda: (200, json.dumps(state.counts()) + "\n"),
+        "/healthz": healthz,
+    }
+    try:
+        server = serve(settings.metrics_port, answers)
+    except OSError as error:
+        print(
+            f"odradek-collector: METRICS_PORT {settings.metrics_port}: {error.strerror}",
+            file=sys.stderr,
+        )
+        return 1
     try:
         collector.run()
     except (delivery.DeliveryError, OSError) as error:
