@@ -62,6 +62,12 @@ def test_what_is_not_how_a_command_is_called_is_one_line(arguments: list[str], s
     assert line.startswith(f"odradek: {said}")
 
 
+def test_a_prompt_whose_answer_does_not_come_is_a_mistake() -> None:
+    done = CliRunner().invoke(commands.main, ["console", "user", "ann"], input="")
+    assert done.exit_code == 2
+    assert done.stderr.endswith("\nodradek: stdin ended before the answer\n")
+
+
 def test_a_table_stays_aligned(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     command_line.show_table(("NAME", "NEXT"), [(STEERS, 1), ("\u00fc", 22)])
     lines = capfdbinary.readouterr().out.decode().splitlines()

@@ -67,9 +67,11 @@ class EndingGroup(click.Group):
             sys.exit(stop_signals.INTERRUPTED)
         except click.Abort as error:
             # Raised by a prompt, also at its end of input.
-            if not isinstance(error.__context__, KeyboardInterrupt):
-                raise
-            sys.exit(stop_signals.INTERRUPTED)
+            if isinstance(error.__context__, KeyboardInterrupt):
+                sys.exit(stop_signals.INTERRUPTED)
+            click.echo(err=True)
+            terminal_text.tell("stdin ended before the answer")
+            sys.exit(2)
         except RuntimeError as error:
             if not thread_errors.is_no_thread(error):
                 raise
