@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from odradek.values import TopicPartition
 from odradek_operator.reassignment import placement
 from odradek_operator.reassignment.placement import PlanError, Replicas, Seen
+from tests.support import steps
 
 
 @st.composite
@@ -171,3 +172,80 @@ def test_an_added_broker_gets_a_share_of_each_topic_and_not_all_of_a_small_one()
     for topic, size in sizes.items():
         of_topic = load({one: where for one, where in layout.items() if one.topic == topic})
         assert all(abs(of_topic[one] - size * 2 / 3) <= 1 for one in (1, 2, 3)), (topic, of_topic)
+
+
+@settings(deadline=None)
+@given(layouts(), st.integers(1, 2), st.lists(st.integers(0, 4), min_size=12, max_size=12))
+def test_each_replica_that_moves_is_the_best_of_all_at_that_moment(
+    seen: Seen, more: int, nodes: list[int]
+) -> None:
+    added = set(range(10, 10 + more))
+    rack = None if None in seen.brokers.values() else "rack-1"
+    brokers = {**seen.brokers, **dict.fromkeys(added, rack)}
+    shared = {one: f"node-{nodes[one]}" for one in brokers}
+    planned = placement.plan_added(Seen(seen.replicas, brokers, nodes=shared), added)
+    layout = {one: set(replicas) for one, replicas in after(seen, planned).items()}
+    assert layout == greedy(seen, brokers, shared, added)
+
+
+def greedy(
+    seen: Seen, brokers: dict[int, str | None], nodes: dict[int, str], added: set[int]
+) -> dict[TopicPartition, set[int]]:
+    """Move one replica after the other, each time after a look at every partition."""
+    layout = {one: set(replicas) for one, replicas in seen.replicas.items()}
+    counts = Counter(one for replicas in layout.values() for one in replicas)
+    share, hungry = -(-counts.total() // len(brokers)), set(added)
+
+    def of_topic(topic: str, broker: int) -> int:
+        return sum(broker in held for one, held in layout.items() if one.topic == topic)
+
+    def fits(held: set[int], source: int, target: int) -> bool:
+        rest = held - {source}
+        racks = {brokers[one] for one in held} - {None}
+        return nodes[target] not in {nodes[one] for one in rest} and (
+            len({brokers[one] for one in rest | {target}} - {None}) >= len(racks)
+        )
+
+    def best(source: int, target: int) -> TopicPartition | None:
+        possible = (
+            one
+            for one, held in layout.items()
+            if source in held and target not in held and fits(held, source, target)
+        )
+        return min(
+            possible,
+            key=lambda one: (of_topic(one.topic, target) - of_topic(one.topic, source), one),
+            default=None,
+        )
+
+    while hungry:
+        target = min(hungry, key=lambda one: (counts[one], one))
+        found = None
+        for source in sorted(brokers.keys() - added, key=lambda one: (-counts[one], one)):
+            if counts[target] >= share or counts[source] - counts[target] <= 1:
+                break
+            found = best(source, target)
+            if found is not None:
+                layout[found] = layout[found] - {source} | {target}
+                counts[source] -= 1
+                counts[target] += 1
+                break
+        if found is None:
+            hungry.remove(target)
+    return layout
+
+
+def test_steps_of_a_plan_grow_with_the_partitions() -> None:
+    def spread_out(partitions: int) -> Seen:
+        held: dict[TopicPartition, Replicas] = {
+            TopicPartition(f"t{one // 20}", one % 20): (one % 3, (one + 1) % 3)
+            for one in range(partitions)
+        }
+        return Seen(held, dict.fromkeys(range(4)))
+
+    once, twice = (steps.count(placement.plan_added, spread_out(many), [3]) for many in (200, 400))
+    assert twice < 2.2 * once
+    once, twice = (
+        steps.count(placement.plan_removed, spread_out(many), [2]) for many in (200, 400)
+    )
+    assert twice < 2.2 * once

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import heappop, heappush, heapreplace
 from typing import Final
 
 from odradek.assignment import same_node
@@ -90,9 +91,9 @@ class _Draft:
         """Return how unwelcome one more replica of this partition is on a broker."""
         return self._of_topic[partition.topic, broker], self.load[broker], broker
 
-    def surplus(self, partition: TopicPartition, source: int, target: int) -> int:
-        """Return how many more replicas of this partition's topic one broker has than another."""
-        return self._of_topic[partition.topic, source] - self._of_topic[partition.topic, target]
+    def surplus(self, topic: str, source: int, target: int) -> int:
+        """Return how many more replicas of a topic one broker has than another."""
+        return self._of_topic[topic, source] - self._of_topic[topic, target]
 
     def newcomer(self, partition: TopicPartition, kept: Replicas, among: Iterable[int]) -> int:
         """Return the best broker for one more replica; PlanError if no node is free."""
@@ -138,8 +139,9 @@ class _Draft:
 
     def changes(self) -> dict[TopicPartition, Replicas]:
         """Even the leaders out among what moved, and return what differs from the beginning."""
-        # Each swap brings two counts nearer to each other, so this ends.
-        while any(self._hand_over(partition) for partition in self._moved):
+        # Each swap brings two counts nearer to each other, so this ends. All are looked at before
+        # the first is again, else each swap would cost a look at those before it.
+        while sum(map(self._hand_over, self._moved)):
             pass
         return {
             partition: replicas
@@ -180,41 +182,124 @@ def plan_added(seen: Seen, added: Collection[int]) -> dict[TopicPartition, Repli
     """Return moves that give new brokers their share, taken from those that have most."""
     _require(set(added) - set(seen.brokers))
     draft = _Draft(seen)
+    donations = _Donations(draft, set(added))
     share = -(-sum(draft.load.values()) // max(1, len(seen.brokers)))
     hungry = sorted(set(added))
     while hungry:
         target = min(hungry, key=lambda one: (draft.load[one], one))
-        if draft.load[target] >= share or not _feed(draft, target, set(added)):
+        if draft.load[target] >= share or not donations.feed(target):
             hungry.remove(target)
     return draft.changes()
 
 
-def _feed(draft: _Draft, target: int, added: set[int]) -> bool:
-    """Move one replica to `target`; False if others have no more, or nothing can go to it."""
-    sources = sorted(
-        (one for one in draft.brokers if one not in added),
-        key=lambda one: (-draft.load[one], one),
-    )
-    for source in sources:
-        if draft.load[source] - draft.load[target] <= 1:
-            return False
-        best: tuple[tuple[int, TopicPartition], Replicas] | None = None
+class _Donations:
+    """Moves replicas to the brokers that are added, from those that were there before."""
+
+    def __init__(self, draft: _Draft, added: set[int]) -> None:
+        self._draft = draft
+        self._added = added
+        self._held: dict[int, list[TopicPartition]] = {}
         for partition, replicas in draft.replicas.items():
-            if source not in replicas or target in replicas:
-                continue
-            if not draft.fits(target, (one for one in replicas if one != source)):
-                continue
-            moved = tuple(target if one == source else one for one in replicas)
-            if draft.spread(moved) < draft.spread(replicas):
-                continue
-            # Of each topic a share, and not all of a small one.
-            key = (-draft.surplus(partition, source, target), partition)
-            if best is None or key < best[0]:
-                best = key, moved
-        if best is not None:
-            draft.set(best[0][1], best[1])
-            return True
-    return False
+            for one in replicas:
+                self._held.setdefault(one, []).append(partition)
+        self._offers: dict[tuple[int, int], _Offers] = {}
+
+    def feed(self, target: int) -> bool:
+        """Move one replica; return False if others have no more, or nothing can go to `target`."""
+        draft = self._draft
+        sources = sorted(
+            (one for one in draft.brokers if one not in self._added),
+            key=lambda one: (-draft.load[one], one),
+        )
+        for source in sources:
+            if draft.load[source] - draft.load[target] <= 1:
+                return False
+            offers = self._offers.get((source, target))
+            if offers is None:
+                held = self._held.get(source, ())
+                offers = self._offers[source, target] = _Offers(draft, source, target, held)
+            best = offers.take()
+            if best is not None:
+                draft.set(*best)
+                self._reconsider(*best)
+                return True
+        return False
+
+    def _reconsider(self, partition: TopicPartition, replicas: Replicas) -> None:
+        for source in replicas:
+            for target in self._added:
+                offers = self._offers.get((source, target))
+                if offers is not None:
+                    offers.reconsider(partition)
+
+
+class _Offers:
+    """The partitions of which one broker may give its replica to another, the best first.
+
+    Who gives gets nothing, and the other way round. So the surplus of a topic only falls, and a
+    topic need be looked at again only once it is the first.
+    """
+
+    def __init__(
+        self, draft: _Draft, source: int, target: int, held: Iterable[TopicPartition]
+    ) -> None:
+        self._draft = draft
+        self._source = source
+        self._target = target
+        # Heaps: of each topic the partitions, and the topics by what their surplus was, negative.
+        self._numbers: dict[str, list[int]] = {}
+        self._topics: list[tuple[int, str]] = []
+        # Those that share a node with another replica, or would be on fewer racks.
+        self._unfit: set[TopicPartition] = set()
+        for partition in held:
+            self._add(partition)
+
+    def _add(self, partition: TopicPartition) -> None:
+        numbers = self._numbers.get(partition.topic)
+        if numbers is None:
+            numbers = self._numbers[partition.topic] = []
+            heappush(self._topics, (self._rank(partition.topic), partition.topic))
+        heappush(numbers, partition.partition)
+
+    def _rank(self, topic: str) -> int:
+        """Return how good a topic is: of each one a share is moved, and not all of a small one."""
+        return -self._draft.surplus(topic, self._source, self._target)
+
+    def reconsider(self, partition: TopicPartition) -> None:
+        """Offer a partition again whose other replicas have moved."""
+        if partition in self._unfit:
+            self._unfit.discard(partition)
+            self._add(partition)
+
+    def take(self) -> tuple[TopicPartition, Replicas] | None:
+        """Return the best partition with its new replicas, once; None if there is no more."""
+        while self._topics:
+            rank, topic = self._topics[0]
+            numbers = self._numbers[topic]
+            if not numbers:
+                heappop(self._topics)
+                del self._numbers[topic]
+            elif (now := self._rank(topic)) != rank:
+                heapreplace(self._topics, (now, topic))
+            else:
+                partition = TopicPartition(topic, heappop(numbers))
+                moved = self._moved(partition)
+                if moved is not None:
+                    return partition, moved
+        return None
+
+    def _moved(self, partition: TopicPartition) -> Replicas | None:
+        """Return the replicas after a move; None if it is not possible."""
+        draft, source, target = self._draft, self._source, self._target
+        replicas = draft.replicas[partition]
+        if source not in replicas or target in replicas:
+            return None  # for good
+        moved = tuple(target if one == source else one for one in replicas)
+        fits = draft.fits(target, (one for one in replicas if one != source))
+        if fits and draft.spread(moved) >= draft.spread(replicas):
+            return moved
+        self._unfit.add(partition)
+        return None
 
 
 def unknown_brokers(seen: Seen, named: Collection[int]) -> list[int]:
