@@ -1,12 +1,13 @@
 """Waiting operations wake by key, by condition, by time."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from odradek.net.next_request import NOT_THERE, NextRequest
 from odradek.protocol.api import ApiKey
-from odradek.replica.purgatory import Purgatory
+from odradek.replica.purgatory import AllOf, Purgatory
 
 
 async def test_wake_of_a_watched_key_ends_the_wait() -> None:
@@ -143,3 +144,42 @@ async def test_wake_of_many_keys_asks_each_operation_once_and_no_others() -> Non
     assert not waiting[2].done()
     purgatory.close()
     await waiting[2]
+
+
+async def test_wake_of_all_keys_asks_an_operation_of_many_once() -> None:
+    purgatory: Purgatory[int] = Purgatory()
+    asked = 0
+
+    def holds() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 1
+
+    waiting = asyncio.create_task(purgatory.wait(range(100), 60_000, holds))
+    await asyncio.sleep(0)
+    purgatory.wake_all()
+    assert asked == 1
+    purgatory.wake_all()
+    assert await waiting is True
+    assert asked == 2
+
+
+@pytest.mark.parametrize("order", [range(100), range(99, -1, -1)])
+def test_conditions_that_hold_one_after_the_other_are_asked_a_few_times_each(order: range) -> None:
+    holding: set[int] = set()
+    asked = 0
+
+    def condition(number: int) -> bool:
+        nonlocal asked
+        asked += 1
+        return number in holding
+
+    every = AllOf([partial(condition, number) for number in range(100)])
+    for number in order:
+        assert not every()
+        holding.add(number)
+    assert every()
+    assert asked <= 3 * len(order)
+    holding.discard(50)
+    assert not every()
+    assert AllOf([])()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Generator
 from dataclasses import dataclass
+from functools import partial
 
 from odradek import slices
 from odradek.clock import wall_ms
@@ -30,7 +31,9 @@ from odradek.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
+from odradek.replica.metadata import MetadataCache
 from odradek.replica.partition import Partition
+from odradek.replica.purgatory import AllOf
 from odradek.replica.reads import DEBUGGING_CONSUMER
 from odradek.values import INTERNAL_TOPICS, TopicPartition
 
@@ -271,6 +274,11 @@ class _Deletion:
         partition = self.partition
         return not partition.offline and partition.log.durable_log_start >= self.before
 
+    def is_settled(self, metadata: MetadataCache) -> bool:
+        """Return whether there is nothing to wait for."""
+        alive = metadata.brokers
+        return self.reaches(alive) or not self.still_leader or not self.is_durable_here
+
     def reaches(self, alive: Container[int]) -> bool:
         """Return whether the records stay deleted on every replica that is in sync or alive."""
         return self.partition.low_watermark(alive) >= self.before
@@ -307,12 +315,7 @@ async def delete_records(
         await broker.replicas.checkpoint_start_offsets(pending)
         tried += pending
 
-    def settled() -> bool:
-        alive = broker.metadata.brokers
-        return all(
-            one.reaches(alive) or not one.still_leader or not one.is_durable_here for one in begun
-        )
-
+    settled = AllOf([partial(one.is_settled, broker.metadata) for one in begun])
     if not settled():
         await broker.replicas.wait_for_low_watermark(
             {one.partition.key for one in begun}, request.timeout_ms, settled

@@ -23,7 +23,7 @@ from odradek.properties import LONG_MAX
 from odradek.protocol.errors import NO_ERROR, ErrorCode, KafkaError
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.partition import Partition
-from odradek.replica.purgatory import Purgatory
+from odradek.replica.purgatory import AllOf, Purgatory
 from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Appended:
             await self._acknowledgements.wait(
                 {one.outcome.key for one in self._waiting},
                 1000 * (self._until_s - _loop_time_s()),
-                lambda: self.is_settled,
+                AllOf([one.settled for one in self._waiting]),
             )
         for one in self._waiting:
             partition = one.partition

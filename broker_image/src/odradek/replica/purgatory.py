@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Generic, TypeVar
@@ -67,6 +67,27 @@ class Watch(Generic[Key]):
             timer.cancel()
             if next_request is not None:
                 next_request.unwatch()
+
+
+class AllOf:
+    """The condition that all of many hold. Each wake of an operation asks for it, as one after the
+    other begins to hold: so it asks again where it found one that did not.
+    """
+
+    __slots__ = ("_conditions", "_next")
+
+    def __init__(self, conditions: Sequence[Callable[[], bool]]) -> None:
+        self._conditions = conditions
+        self._next = 0
+
+    def __call__(self) -> bool:
+        """Return whether all hold now."""
+        conditions = self._conditions
+        for _ in conditions:
+            if not conditions[self._next]():
+                return False
+            self._next = (self._next + 1) % len(conditions)
+        return True
 
 
 class Purgatory(Generic[Key]):
@@ -168,8 +189,7 @@ class Purgatory(Generic[Key]):
         """Let each waiter of any key check its condition again, and end each watch."""
         for watch in self._watches:
             watch.resolve(True)
-        for key in tuple(self._waiters):
-            self.wake(key)
+        self._check(dict.fromkeys(one for waiting in self._waiters.values() for one in waiting))
 
     def close(self) -> None:
         """End every wait now, as on timeout: the broker stops."""
