@@ -22,6 +22,7 @@ from odradek.security.acls import (
 from odradek.security.decisions import Acls, plain_host
 from odradek.values import Principal, parse_principal
 from odradek.zk.payload import ZnodeError
+from tests.support import steps
 
 ALICE = Principal("User", "alice")
 READ = AclEntry(ALICE, PermissionType.ALLOW, AclOperation.READ)
@@ -215,3 +216,21 @@ def test_long_made_up_names_are_not_remembered() -> None:
         kept.append(weakref.ref(name))
         del name
     assert [one() is not None for one in kept] == [True, False]
+
+
+def test_removal_of_one_prefix_looks_at_no_other() -> None:
+    def with_prefixes(count: int) -> Acls:
+        acls = Acls()
+        for number in range(count):
+            prefix = ResourcePattern(ResourceType.GROUP, f"{number:04}-", PatternType.PREFIXED)
+            acls.set(prefix, [READ])
+        acls.set(APP, [READ])
+        return acls
+
+    few, many = (with_prefixes(count) for count in (10, 500))
+    assert steps.count(few.set, APP, ()) == steps.count(many.set, APP, ())
+    ten = ResourcePattern(ResourceType.GROUP, "0010-", PatternType.PREFIXED)
+    assert many.allow(ALICE, "h", AclOperation.READ, ResourceType.GROUP, "0010-x")
+    many.set(ten, ())
+    assert not many.allow(ALICE, "h", AclOperation.READ, ResourceType.GROUP, "0010-x")
+    assert many.allow(ALICE, "h", AclOperation.READ, ResourceType.GROUP, "0011-x")

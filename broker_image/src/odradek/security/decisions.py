@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from bisect import insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
@@ -96,13 +97,29 @@ class _Entries:
 class _OfType:
     """The patterns of one resource type."""
 
-    __slots__ = ("lengths", "literal", "prefixed")
+    __slots__ = ("_having", "lengths", "literal", "prefixed")
 
     def __init__(self) -> None:
         self.literal: dict[str, _Entries] = {}
         self.prefixed: dict[str, _Entries] = {}
-        # The different lengths of the prefixes, sorted.
+        # The different lengths of the prefixes, sorted, and how many have each.
         self.lengths: list[int] = []
+        self._having = Counter[int]()
+
+    def set_prefixed(self, prefix: str, entries: _Entries) -> None:
+        """Set the entries of a prefix."""
+        if prefix not in self.prefixed:
+            self._having[len(prefix)] += 1
+            if self._having[len(prefix)] == 1:
+                insort(self.lengths, len(prefix))
+        self.prefixed[prefix] = entries
+
+    def drop_prefixed(self, prefix: str) -> None:
+        """Forget the entries of a prefix, if it has any."""
+        if self.prefixed.pop(prefix, None) is not None:
+            self._having[len(prefix)] -= 1
+            if not self._having[len(prefix)]:
+                self.lengths.remove(len(prefix))
 
     def covering(self, name: str) -> list[_Entries]:
         """Return the entries of all patterns that cover the resource with this name."""
@@ -135,14 +152,15 @@ class Acls:
         """Replace the entries of a pattern; none removes it."""
         of_type = self._types[pattern.resource_type]
         is_literal = pattern.pattern_type is PatternType.LITERAL
-        named = of_type.literal if is_literal else of_type.prefixed
         present = tuple(entries)
-        if present:
-            named[pattern.name] = _Entries(present)
-            if not is_literal and len(pattern.name) not in of_type.lengths:
-                insort(of_type.lengths, len(pattern.name))
-        elif named.pop(pattern.name, None) is not None and not is_literal:
-            of_type.lengths = sorted({len(name) for name in of_type.prefixed})
+        if present and is_literal:
+            of_type.literal[pattern.name] = _Entries(present)
+        elif present:
+            of_type.set_prefixed(pattern.name, _Entries(present))
+        elif is_literal:
+            of_type.literal.pop(pattern.name, None)
+        else:
+            of_type.drop_prefixed(pattern.name)
         self._decisions = {}
         self._anywhere = {}
 
