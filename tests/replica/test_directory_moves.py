@@ -12,6 +12,7 @@ import pytest
 from odradek.config import MOST_THREADS
 from odradek.log.manager import LogManager
 from odradek.protocol.errors import ErrorCode
+from odradek.replica.directory_moves import DirectoryMoves
 from odradek.replica.fetch_specs import FetchLimits, FetchSpec
 from odradek.values import TopicPartition
 from tests.replica.moving_disks import (
@@ -19,7 +20,7 @@ from tests.replica.moving_disks import (
     folders,
     until,
 )
-from tests.support import logs
+from tests.support import logs, steps
 from tests.support.replicas import KEY, Replicas
 
 
@@ -224,3 +225,33 @@ async def test_many_partitions_move_at_once(disks: Disks) -> None:
             for key in keys
         )
     )
+
+
+async def test_which_replica_is_next_is_found_without_a_look_at_all(tmp_path: Path) -> None:
+    async def moves_of(count: int) -> DirectoryMoves:
+        """Return the moves of so many replicas, which begin later."""
+        folders = [str(tmp_path / f"{count}-{name}") for name in "ab"]
+        broker = Replicas(tmp_path, log_dirs=",".join(folders))
+        async with broker:
+            for number in range(count):
+                await broker.lead(topic=f"topic-{number:02}")
+            wanted = {}
+            for key, partition in broker.manager.partitions.items():
+                here = os.path.dirname(partition.log.directory)
+                wanted[key] = next(one for one in folders if one != here)
+            for _ in range(2):
+                assert {*(await broker.manager.alter_log_dirs(wanted)).values()} == {ErrorCode.NONE}
+            return broker.manager._moves
+
+    def carried_out(moves: DirectoryMoves) -> list[TopicPartition]:
+        found = []
+        while (move := moves._next()) is not None:
+            found.append(move.key)
+            del moves._moves[move.key]
+        return found
+
+    few, many = [await moves_of(count) for count in (15, 30)]
+    once, twice = steps.count(carried_out, few), steps.count(carried_out, many)
+    assert twice < 2.5 * once
+    again = await moves_of(5)
+    assert carried_out(again) == [TopicPartition(f"topic-0{number}", 0) for number in range(5)]

@@ -237,7 +237,7 @@ async def test_an_unexpected_error_puts_the_move_into_quarantine(
         assert await disks.ask(disks.paths[2]) is ErrorCode.NONE, "again at once"
     else:
         moves._moves[KEY].not_before_ms = 0
-        moves._changed.set()
+        moves._queue(moves._moves[KEY])
     await disks.moved(disks.paths[2])
     assert quarantines.held()["directory-move"] == 0
     assert await disks.consumed() == [b"a", b"b"]

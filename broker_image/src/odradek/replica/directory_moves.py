@@ -20,6 +20,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeVar
 
 from odradek.config import bounded_threads
@@ -96,6 +97,9 @@ class DirectoryMoves:
         self._quarantines = quarantines
         self._paths = tuple(map(os.path.abspath, config.log_dirs))
         self._moves: dict[TopicPartition, _Move] = {}
+        # Heaps of what to look at, which may have ended meanwhile: now, and from when on.
+        self._ready: list[TopicPartition] = []
+        self._delayed: list[tuple[int, TopicPartition]] = []
         self._working: set[_Move] = set()
         self._idle: dict[TopicPartition, asyncio.Event] = {}
         self._changed = asyncio.Event()
@@ -147,13 +151,14 @@ class DirectoryMoves:
         key = partition.key
         if self._logs.futures.get(key) is None or partition.offline:
             return
-        if key in self._moves:
-            self._moves[key].not_before_ms = 0
-            self._changed.set()
-            return
-        logger.info("%s: moving from %s", key, os.path.dirname(partition.log.directory))
-        self._moves[key] = _Move(partition)
-        self._changed.set()
+        move = self._moves.get(key)
+        if move is None:
+            logger.info("%s: moving from %s", key, os.path.dirname(partition.log.directory))
+            move = self._moves[key] = _Move(partition)
+        elif not move.not_before_ms:
+            return  # its turn comes, or it is worked on
+        move.not_before_ms = 0
+        self._queue(move)
 
     async def stop(self, key: TopicPartition) -> None:
         """Stop the move of a replica, and wait until nothing works on it. Its future log stays."""
@@ -196,20 +201,27 @@ class DirectoryMoves:
             with self._working_on(move):
                 await self._carry_out(move)
 
+    def _queue(self, move: _Move) -> None:
+        heappush(self._delayed, (move.not_before_ms, move.key))
+        self._changed.set()
+
     def _next(self) -> _Move | None:
         now = self._clock_ms()
-        ready = [
-            move
-            for move in self._moves.values()
-            if move.not_before_ms <= now and move not in self._working
-        ]
-        return min(ready, key=lambda move: move.key, default=None)
+        while self._delayed and self._delayed[0][0] <= now:
+            heappush(self._ready, heappop(self._delayed)[1])
+        while self._ready:
+            move = self._moves.get(heappop(self._ready))
+            # What is worked on is queued again afterwards.
+            if move is not None and move.not_before_ms <= now and move not in self._working:
+                return move
+        return None
 
     async def _rest(self) -> None:
         """Wait for another move, or for the first delay to end."""
         self._changed.clear()
-        waiting = [move.not_before_ms for move in self._moves.values() if move not in self._working]
-        pause_s = max(0.001, (min(waiting) - self._clock_ms()) / 1000) if waiting else None
+        pause_s = None
+        if self._delayed:
+            pause_s = max(0.001, (self._delayed[0][0] - self._clock_ms()) / 1000)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._changed.wait()
@@ -221,6 +233,8 @@ class DirectoryMoves:
             yield
         finally:
             self._working.discard(move)
+            if self._moves.get(move.key) is move:
+                self._queue(move)
             self._idle.pop(move.key, asyncio.Event()).set()
 
     async def _carry_out(self, move: _Move) -> None:
