@@ -15,6 +15,7 @@ from odradek.log.partition.producers import FormerProducers
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.control import UpdateMetadataPartitionState
+from odradek.replica import appends
 from odradek.replica.appends import AppendOutcome
 from odradek.replica.fetch_specs import FetchLimits, FetchResult, FetchSpec
 from odradek.replica.former_topics import FormerTopics
@@ -101,6 +102,44 @@ async def test_acks_all_waits_for_the_followers_fetch(broker: Replicas) -> None:
     assert not waiting.done()
     await fetch(broker, 1, replica=2)
     assert (await waiting).error is ErrorCode.NONE
+
+
+async def test_acknowledgement_of_many_partitions_is_looked_for_once_in_each(
+    broker: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [TopicPartition(f"topic-{number}", 0) for number in range(60)]
+    for key in keys:
+        await broker.lead(isr=(1, 2), replicas=(1, 2), topic=key.topic)
+    asked, settled = 0, appends._Unacknowledged.settled
+
+    def counted(one: appends._Unacknowledged) -> bool:
+        nonlocal asked
+        asked += 1
+        return settled(one)
+
+    monkeypatch.setattr(appends._Unacknowledged, "settled", counted)
+    records = [(key, logs.batch(b"a")) for key in keys]
+    produced = asyncio.create_task(broker.manager.append(records, -1, 60_000, Origin.CLIENT))
+    await asyncio.sleep(0)
+    # The high watermarks rise one after the other.
+    at_end = [FetchSpec(key, 1, 1 << 20) for key in keys]
+    await broker.manager.fetch(at_end, 2, FetchLimits(0, 1, 1 << 20))
+    assert {one.error for one in await produced} == {ErrorCode.NONE}
+    assert asked <= 4 * len(keys)
+
+
+async def test_deletion_of_a_replica_lists_no_others(
+    broker: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.lead()
+    await broker.lead(topic="another")
+
+    def listed() -> None:
+        raise AssertionError("all logs are listed")
+
+    monkeypatch.setattr(broker.logs, "logs", listed)
+    await broker.delete()
+    assert [key.topic for key in broker.manager.partitions] == ["another"]
 
 
 async def test_acks_all_times_out_without_the_follower(broker: Replicas) -> None:

@@ -212,6 +212,10 @@ class LogManager:
         with self._lock:
             return {key: log for key, (log, _) in self._logs.items()}
 
+    def has_topic(self, topic: str) -> bool:
+        """Return whether there is a log of any partition of a topic."""
+        return topic in self._partitions
+
     def get(self, topic: str, partition: int) -> Log | None:
         """Return the log of a partition, None when this broker has none."""
         entry = self._logs.get(TopicPartition(topic, partition))

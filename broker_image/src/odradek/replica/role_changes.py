@@ -383,8 +383,9 @@ class RoleChanges:
                 errors[key] = refusal.code
             if number % slices.STEPS_PER_SLICE == 0:
                 await slices.pause()
-        remaining = {topic for topic, _ in self._logs.logs()}
-        self._topic_configs.forget({key.topic for key in keys} - remaining)
+        self._topic_configs.forget(
+            {key.topic for key in keys if not self._logs.has_topic(key.topic)}
+        )
         return errors
 
     async def _remember_former(self, keys: Iterable[TopicPartition]) -> None:
