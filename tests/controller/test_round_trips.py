@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, cast
 
+import pytest
+
 from odradek import config_loading
 from odradek.controller.active_controller import ActiveController
 from odradek.controller.controller_znode import ControllerLease
@@ -24,6 +26,7 @@ from odradek.zk.operations import Operation
 from odradek.zk.session import NoNodeError, Session, Stat
 from odradek.zk.znodes import BrokerEndpoint, BrokerRegistration
 from tests.controller.values import partition_state, topic_assignment
+from tests.support import steps
 
 STAT = Stat(0, 0, 1, 1, 0, 0, 0)
 # More turns of the event loop than a task takes until it waits for the session.
@@ -176,3 +179,39 @@ async def test_writes_of_many_states_leave_room_for_other_requests() -> None:
         assert found.written == wanted
 
     assert await session.count(write()) == 2
+
+
+async def test_state_of_one_partition_is_read_without_a_look_at_all_topics() -> None:
+    counts = []
+    for topics in (10, 200):
+        topic = znodes.encode_topic(topic_assignment({0: (1, 2)}))
+        more = {znodes.topic_path(f"more-{number}"): topic for number in range(topics)}
+        controller = controller_of(session := RoundTrips(cluster() | more), Messages())
+
+        def read(controller: ActiveController = controller) -> None:
+            # Its reassignment has ended: there is nothing to wait for.
+            controller._queue.put_states([TopicPartition("a", 0)])
+            with pytest.raises(StopIteration):
+                controller.read(ZnodeChange.REASSIGNED_STATES).send(None)
+
+        try:
+            await session.count(controller.start())
+            counts.append(steps.count(read))
+        finally:
+            await controller.stop()
+    assert counts[0] == counts[1]
+
+
+class Unsearched(list[str]):
+    """Names of topics, among which nobody looks for each of as many."""
+
+    def __contains__(self, _: object) -> bool:
+        raise AssertionError("each name is compared with all others")
+
+
+async def test_requests_of_many_deletions_are_removed_in_one_look_at_each() -> None:
+    listed = znodes.encode_delete_topics(["a", "b", "c"])
+    session = RoundTrips({znodes.DELETE_TOPICS_PATH: listed})
+    store = ControllerStore(cast(Session, session), ControllerLease(ControllerEpoch(1), 0))
+    await session.count(store.remove_deletion_payload(Unsearched("ab")))
+    assert session.written == [znodes.CONTROLLER_EPOCH_PATH, znodes.DELETE_TOPICS_PATH]

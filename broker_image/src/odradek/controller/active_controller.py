@@ -228,7 +228,7 @@ class ActiveController:
                     await self._read_reassignment(ReassignmentRequested(assignments, by_znode=True))
             case ZnodeChange.REASSIGNED_STATES:
                 changed_states = self._queue.take_states()
-                watched = sorted(changed_states.intersection(self.context.being_reassigned()))
+                watched = sorted(filter(self.context.is_being_reassigned, changed_states))
                 states = await zk.read_states(watched, self._queue.on_state_change)
                 await self.advance(IsrChanged(states))
 

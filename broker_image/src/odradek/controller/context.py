@@ -123,6 +123,11 @@ class ControllerContext:
         """Return the partitions that are being reassigned."""
         return list(_being_reassigned(self.topics))
 
+    def is_being_reassigned(self, partition: TopicPartition) -> bool:
+        """Return whether a partition is being reassigned."""
+        assignment = self.assignment(partition)
+        return assignment is not None and assignment.is_being_reassigned
+
     def replicated_partitions_on(self, broker_id: BrokerId) -> list[TopicPartition]:
         """Return the partitions with several replicas that have one on a broker."""
         return [
@@ -345,14 +350,19 @@ class Draft:
 
     def forget_topic(self, topic: str) -> None:
         """Remove everything known about a topic."""
+        gone: list[Replica] = []
         for partition in self.partitions_of(topic):
-            for broker_id in self.replicas_of(partition):
-                self.replicas.edit().pop(Replica(partition, broker_id), None)
+            gone += [Replica(partition, broker_id) for broker_id in self.replicas_of(partition)]
             self.leaderships.edit().pop(partition, None)
             self.partitions.edit().pop(partition, None)
             self.causes.edit().pop(partition, None)
             self.conflicts.edit().pop(partition, None)
-        self.forget_failures(lambda replica: replica.partition.topic == topic)
+        for replica in gone:
+            self.replicas.edit().pop(replica, None)
+            if replica in self.failures:
+                self.failures.edit().pop(replica)
+        if not self.failed.isdisjoint(gone):
+            self.failed -= frozenset(gone)
         self.topics.edit().pop(topic)
         self.unclean.edit().pop(topic, None)
         self.deletions -= {topic}

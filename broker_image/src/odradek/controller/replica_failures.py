@@ -69,11 +69,12 @@ def fail(draft: Draft, event: ReplicasFailed) -> None:
 
 def take_back(draft: Draft, event: ReplicasAnswered) -> None:
     """Bring replicas online that failed before and work, except those that fail too often."""
+    if not draft.failed:
+        return
     back = [
         one
-        for one in sorted(draft.failed)
-        if one.broker_id == event.broker_id
-        and one.partition in event.partitions
+        for one in (Replica(partition, event.broker_id) for partition in sorted(event.partitions))
+        if one in draft.failed
         and (draft.failures.get(one) or 0) < MAX_FAILURES
         and not draft.in_deleted_topic(one.partition)
         and not draft.is_deleting(one)

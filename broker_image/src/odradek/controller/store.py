@@ -453,11 +453,11 @@ class ControllerStore:
 
     async def remove_deletion_payload(self, topics: Sequence[str]) -> None:
         """Remove topics from the payload of /admin/delete_topics."""
-        path = znodes.DELETE_TOPICS_PATH
+        path, removed = znodes.DELETE_TOPICS_PATH, frozenset(topics)
         while True:
             data, stat = await self._session.get(path)
             listed = _decoded(znodes.decode_delete_topics, path, data) or ()
-            left = [topic for topic in listed if topic not in topics]
+            left = [topic for topic in listed if topic not in removed]
             if len(left) == len(listed):
                 return
             try:
