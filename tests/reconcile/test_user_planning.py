@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from odradek.quotas.entities import QuotaKey
-from odradek_operator.shared import certificates, spec
+from odradek.security import acl_znodes
+from odradek.security.acls import AclEntry, ResourcePattern, ResourceType
+from odradek_operator.shared import certificates, spec, user_znodes
 from odradek_operator.shared.spec import InvalidSpec
 from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.user import plan, secret, secret_step, user_spec
@@ -17,7 +19,7 @@ from odradek_operator.user.plan import Target, UserCluster
 from odradek_operator.user.secret_step import SecretPlan
 from odradek_operator.user.user_spec import WrittenByUser
 from tests.reconcile.users import SECURED, acl, user
-from tests.support.memory import MemoryKube, context
+from tests.support.memory import MemoryKube, MemoryZooKeeper, context
 
 META = spec.parse_meta(
     {
@@ -188,3 +190,26 @@ def test_secret_of_a_certificate_is_made_whole_again(lost: str) -> None:
     again = secret_step.look(effects, META, wanted)
     assert isinstance(again, SecretPlan)
     assert again.is_due
+
+
+def test_acls_of_a_pattern_that_many_users_share_are_decoded_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = ResourcePattern(ResourceType.TOPIC, "shared-by-many-users")
+    path, decoded, decode = acl_znodes.acl_path(shared), 0, acl_znodes.decode_acls
+    entries = tuple(
+        one.entry for one in user_spec.parse(admitted(authorization=rights(1, "t"))).acls
+    )
+    reader = MemoryZooKeeper({path: acl_znodes.encode_acls(entries)})
+
+    def counted(path: str, data: bytes | None) -> tuple[AclEntry, ...]:
+        nonlocal decoded
+        decoded += 1
+        return decode(path, data)
+
+    monkeypatch.setattr(acl_znodes, "decode_acls", counted)
+    for _ in range(3):
+        assert user_znodes.read_acls(reader, [shared]) == {shared: entries}
+    assert decoded == 1
+    reader.put(path, acl_znodes.encode_acls(entries[:1]))
+    assert user_znodes.read_acls(reader, [shared]) == {shared: entries[:1]}

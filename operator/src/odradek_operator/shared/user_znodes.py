@@ -15,6 +15,7 @@ import hmac
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
@@ -166,9 +167,18 @@ def read_acls(
     paths = {acl_znodes.acl_path(one): one for one in patterns}
     found = reader.read(paths)
     return {
-        pattern: acl_znodes.decode_acls(path, None if (one := found[path]) is None else one.data)
+        pattern: _decode_acls(path, None if (one := found[path]) is None else one.data)
         for path, pattern in paths.items()
     }
+
+
+# Each of a thousand Users may have an ACL of the same pattern, and is looked at each minute.
+_DECODED: Final = 16384
+
+
+@lru_cache(_DECODED)
+def _decode_acls(path: str, data: bytes | None) -> Acls:
+    return acl_znodes.decode_acls(path, data)
 
 
 def every_acl(reader: ZnodeReader) -> dict[ResourcePattern, Acls]:
