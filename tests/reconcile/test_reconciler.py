@@ -1,6 +1,6 @@
 """Whole passes over resources in memory: what resources of one cluster see of each other."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +11,12 @@ from odradek.zk.operations import Operation
 from odradek_operator.loop.reconciler import Reconciler
 from odradek_operator.shared import metrics, observe, zookeeper
 from odradek_operator.shared.connect_strings import qualified
+from odradek_operator.shared.objects import belongs_to
 from odradek_operator.shared.spec import API_VERSION, FINALIZER, ClusterKey
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import ResourceStore, key_of
+from odradek_operator.shared.zookeeper import Znode
+from odradek_operator.topic import reassign
 from tests.reconcile.in_memory import (
     as_ready,
     cluster,
@@ -488,3 +491,81 @@ def test_services_of_a_namespace_are_named_in_full_elsewhere(
     connect: str, from_elsewhere: str
 ) -> None:
     assert qualified(connect, "n") == from_elsewhere
+
+
+def test_each_topic_looks_only_at_its_own_reassignments(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def counted(uid: str, one: dict[str, Any]) -> bool:
+        nonlocal asked
+        asked += 1
+        return belongs_to(uid, one)
+
+    monkeypatch.setattr(reassign, "belongs_to", counted)
+    topics = [resource("Topic", f"t{number}", clusterRef={"name": "c"}) for number in range(8)]
+    moves = []
+    for one in topics:
+        move = resource("Reassignment", one["metadata"]["name"], clusterRef={"name": "c"})
+        owner = {"kind": "Topic", "name": move["metadata"]["name"], "uid": one["metadata"]["uid"]}
+        move["metadata"]["ownerReferences"] = [owner]
+        moves.append(move)
+    run(topics, [cluster(), *moves], existing_topic())
+    assert asked == len(topics)
+
+
+def test_who_waits_for_a_reassignment_that_is_known_to_run_lists_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting, other = (resource("Reassignment", one, clusterRef={"name": "c"}) for one in "wo")
+    running = other | {"status": {"phase": "Running"}}
+    kube, store = MemoryKube(waiting, running), ResourceStore()
+    for one in (waiting, running):
+        store.put(one)
+    listed, select = 0, kube.select
+
+    def counted(*arguments: str) -> list[dict[str, Any]]:
+        nonlocal listed
+        listed += 1
+        return select(*arguments)
+
+    monkeypatch.setattr(kube, "select", counted)
+    done = Reconciler(context(kube, MemoryPool({})), store)
+    assert (done._running(waiting), listed) == ("o", 0)
+    # What is known may be out of date.
+    kube.create(other | {"status": {"phase": "Completed"}})
+    assert (done._running(waiting), listed) == (None, 1)
+    late = resource("Reassignment", "late", clusterRef={"name": "c"})
+    kube.create(late | {"status": {"phase": "Running"}})
+    assert (done._running(waiting), listed) == ("late", 2)
+
+
+class CountedReads(MemoryZooKeeper):
+    """Counts the znodes that its cache does not answer."""
+
+    def __init__(self, topics: int) -> None:
+        nodes = existing_topic()._nodes
+        topic = nodes[znodes.topic_path("t")]
+        nodes |= {znodes.topic_path(f"t{number}"): topic for number in range(topics)}
+        super().__init__(nodes)
+        self.asked = 0
+
+    @property
+    def cached(self) -> MemoryZooKeeper:
+        return MemoryZooKeeper(self._nodes)
+
+    def read(self, paths: Iterable[str]) -> dict[str, Znode | None]:
+        wanted = list(paths)
+        self.asked += len(wanted)
+        return super().read(wanted)
+
+
+def test_plan_of_one_topic_does_not_read_all_others_again() -> None:
+    asked = []
+    for topics in (1, 50):
+        zookeeper = CountedReads(topics)
+        move = resource(
+            "Reassignment", "r", clusterRef={"name": "c"}, mode="PreferredLeader", topics=["t"]
+        )
+        assert reason(run([move], [cluster()], zookeeper), "Reassignment", "r") == "Completed"
+        asked.append(zookeeper.asked)
+    assert asked[0] == asked[1]

@@ -9,7 +9,8 @@ import pytest
 from odradek_operator.group.report import read_report
 from odradek_operator.shared import spec
 from odradek_operator.topic import table, topic_spec
-from odradek_operator.topic.table import TableContext, TablePlan
+from odradek_operator.topic.table import TableContext, TablePlaces, TablePlan
+from tests.support import steps
 
 URL = "s3a://lake/orders"
 
@@ -30,14 +31,14 @@ def topic(path: str | None = URL, *, name: str = "orders", **more: Any) -> dict[
 
 def plan(body: dict[str, Any], *others: dict[str, Any], **known: Any) -> TablePlan:
     """Plan a Topic beside ConsumerGroups and other Topics."""
-    topics = tuple(one for one in (body, *others) if one["kind"] == "Topic")
+    topics = [one for one in (body, *others) if "table" in one["spec"]]
     groups = {one["metadata"]["name"]: one for one in others if one["kind"] == "ConsumerGroup"}
     meta, wanted = spec.parse_meta(body), topic_spec.parse_topic(body)
     return table.plan(
         meta,
         wanted,
         body,
-        TableContext(topics, groups),
+        TableContext(TablePlaces(topics), groups),
         exists=known.get("exists", True),
         paused=known.get("paused", False),
     )
@@ -221,3 +222,12 @@ def test_report_of_a_driver_is_taken_only_where_it_is_well_typed(stamp: object) 
     told = {"tableRows": 5, "lastCommitTime": "2026-11-22T10:00:00Z"}
     assert read_report(told) == told
     assert read_report({"tableRows": "5", "lastCommitTime": stamp}) == {}
+
+
+def test_a_topic_looks_only_at_tables_that_may_overlap_its_own() -> None:
+    def beside(count: int) -> int:
+        others = [topic(f"s3a://lake/{number}/t", name=f"t{number}") for number in range(count)]
+        places = TablePlaces([*others, topic()])
+        return steps.count(table.path_rival, topic(), topic()["spec"]["table"], places)
+
+    assert beside(10) == beside(300)

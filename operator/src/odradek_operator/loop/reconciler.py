@@ -51,7 +51,7 @@ from odradek_operator.shared.views import ClusterState, Owner
 from odradek_operator.shared.zookeeper import RefusedError, UnreachableError, ZooKeeper
 from odradek_operator.shared.zookeeper_login import ClientFiles, CredentialsError
 from odradek_operator.topic import batch as topic_batch
-from odradek_operator.topic.table import TableContext
+from odradek_operator.topic.table import TableContext, TablePlaces
 from odradek_operator.user import plan as user_plan
 from odradek_operator.user import reconcile as user_reconcile
 from odradek_operator.user.plan import UserCluster
@@ -297,7 +297,9 @@ class Reconciler:
 
     def _tables(self, namespace: str) -> TableContext:
         # Two Topics may name one place, wherever they are.
-        with_table = tuple(one for one in self.store.select("Topic") if "table" in one["spec"])
+        with_table = TablePlaces(
+            one for one in self.store.select("Topic") if "table" in one["spec"]
+        )
         groups = self.store.select("ConsumerGroup", namespace)
         return TableContext(with_table, {one["metadata"]["name"]: one for one in groups})
 
@@ -400,14 +402,30 @@ class Reconciler:
         return reassignment_reconcile.reconcile(self.context, body, around)
 
     def _running(self, body: Body) -> str | None:
-        """Return another running Reassignment of the same cluster, asking the API server."""
-        meta = body["metadata"]
-        for other in self.context.kube.select(API_VERSION, body["kind"], meta["namespace"]):
-            same = spec.cluster_of(other) == spec.cluster_of(body)
-            runs = other.get("status", {}).get("phase") == "Running"
-            if same and runs and other["metadata"]["uid"] != meta["uid"]:
-                return str(other["metadata"]["name"])
-        return None
+        """Return another running Reassignment of the same cluster, asking the API server.
+
+        For one that is known to run, it is asked by name: a thousand may wait for the same one, and
+        a list of them for each would be a million.
+        """
+        kind, namespace = body["kind"], body["metadata"]["namespace"]
+        api = self.context.kube
+        for known in self.store.select(kind, namespace):
+            if _runs_beside(body, known):
+                fresh = kube.custom(api, kind, namespace, known["metadata"]["name"])
+                if fresh is not None and _runs_beside(body, fresh):
+                    return str(fresh["metadata"]["name"])
+        others = api.select(API_VERSION, kind, namespace)
+        running = (one for one in others if _runs_beside(body, one))
+        return next((str(one["metadata"]["name"]) for one in running), None)
+
+
+def _runs_beside(body: Body, other: Body) -> bool:
+    """Return whether another Reassignment of the same cluster runs."""
+    return (
+        other.get("status", {}).get("phase") == "Running"
+        and other["metadata"]["uid"] != body["metadata"]["uid"]
+        and spec.cluster_of(other) == spec.cluster_of(body)
+    )
 
 
 def _is_permitted(group: Body, cluster: Body | None) -> bool:

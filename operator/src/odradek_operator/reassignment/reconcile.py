@@ -180,7 +180,9 @@ class _Pass:
     def _plan(self, zookeeper: ZooKeeper) -> float:
         if self.wanted.cancel:
             return self._end("Cancelled", "cancelled before anything was moved")
-        topics = observe.topics(zookeeper, observe.topic_names(zookeeper))
+        # From the cache: before the start, what is to be moved is looked at again without it.
+        reader = zookeeper.cached
+        topics = observe.topics(reader, observe.topic_names(reader))
         if coming := arriving(self.wanted, topics):
             shown = ", ".join(map(str, coming[:3])) + (", ..." if coming[3:] else "")
             text = f"another reassignment moves {shown} to brokers {list(self.wanted.brokers)}"

@@ -47,6 +47,10 @@ def prepare(
     for one in topics:
         name = topic_spec.topic_name(one)
         by_topic.setdefault((one["spec"]["clusterRef"]["name"], name), []).append(one)
+    owned: dict[str, list[Body]] = {}
+    for one in reassignments:
+        for owner in one["metadata"].get("ownerReferences", ()):
+            owned.setdefault(owner["uid"], []).append(one)
     colliding = _colliding(batch)
     works: dict[ResourceKey, Callable[[], float]] = {}
     for key, body in batch.items():
@@ -55,8 +59,9 @@ def prepare(
         name = topic_spec.topic_name(body)
         rivals = by_topic.get((body["spec"]["clusterRef"]["name"], name), ())
         view = views[name] if views else TopicView()
+        moves = owned.get(body["metadata"]["uid"], ())
         works[key] = partial(
-            reconcile_topic, context, zookeeper, body, view, cluster, rivals, reassignments, tables
+            reconcile_topic, context, zookeeper, body, view, cluster, rivals, moves, tables
         )
     return works
 

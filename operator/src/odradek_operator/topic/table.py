@@ -57,6 +57,27 @@ class TablePlan:
         return self.condition is None or bool(self.condition.status)
 
 
+class TablePlaces:
+    """Topics with a table, by where these are: a Topic looks only at those that it may overlap."""
+
+    def __init__(self, topics: Iterable[Body] = ()) -> None:
+        self._topics = tuple(topics)
+        self._at: dict[str, list[int]] = {}
+        self._below: dict[str, list[int]] = {}
+        for number, one in enumerate(self._topics):
+            place = _place(one["spec"]["table"])
+            self._at.setdefault(place, []).append(number)
+            for above in _above(place):
+                self._below.setdefault(above, []).append(number)
+
+    def overlapping(self, place: str) -> list[Body]:
+        """Return the Topics with a table at a place, above or below it, in their order."""
+        numbers = [*self._at.get(place, ()), *self._below.get(place, ())]
+        for above in _above(place):
+            numbers += self._at.get(above, ())
+        return [self._topics[number] for number in sorted(numbers)]
+
+
 @dataclass(frozen=True, slots=True)
 class TableContext:
     """What the tables of a batch share: Topics with a table, and the ConsumerGroups nearby.
@@ -64,7 +85,7 @@ class TableContext:
     `groups` are those of the Topic's namespace, by name.
     """
 
-    topics: tuple[Body, ...] = ()
+    topics: TablePlaces = field(default_factory=TablePlaces)
     groups: Mapping[str, Body] = field(default_factory=dict)
 
 
@@ -169,7 +190,7 @@ def consumer_group(meta: ResourceMeta, spec: TopicSpec, table: Mapping[str, Any]
     return {"apiVersion": API_VERSION, "kind": _KIND, "metadata": about, "spec": wanted}
 
 
-def path_rival(body: Body, table: Mapping[str, Any], topics: Iterable[Body]) -> str | None:
+def path_rival(body: Body, table: Mapping[str, Any], topics: TablePlaces) -> str | None:
     """Return another Topic with the same table, or one above or below it, that goes first.
 
     The one that has the table already goes first, and then the older one. Paths on volumes are
@@ -178,11 +199,11 @@ def path_rival(body: Body, table: Mapping[str, Any], topics: Iterable[Body]) -> 
     if table["path"].startswith("/"):
         return None
     mine = _precedence(body)
-    for other in topics:
-        meta, theirs = other["metadata"], other["spec"]["table"]
+    for other in topics.overlapping(_place(table)):
+        meta = other["metadata"]
         if meta["uid"] == body["metadata"]["uid"] or "deletionTimestamp" in meta:
             continue
-        if _overlap(_place(table), _place(theirs)) and _precedence(other) < mine:
+        if _precedence(other) < mine:
             return f"Topic {meta['namespace']}/{meta['name']}"
     return None
 
@@ -199,8 +220,8 @@ def _place(table: Mapping[str, Any]) -> str:
     return f"{scheme}{separator}{'/'.join(part for part in rest.split('/') if part)}"
 
 
-def _overlap(one: str, other: str) -> bool:
-    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+def _above(place: str) -> list[str]:
+    return [place[:at] for at, character in enumerate(place) if character == "/"]
 
 
 def _condition(group: Body) -> Condition:
