@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from odradek.controller import reassignment
+from odradek.controller.active_controller import ActiveController
 from odradek.controller.context import ControllerContext
 from odradek.controller.events import ContextLoaded, Leadership, ReassignmentRequested
 from odradek.controller.replica_assignment import MOST_REPLICAS, ReplicaAssignment
@@ -30,9 +31,11 @@ async def topic(session: Session) -> TopicAssignment:
     return replace(found, topic_id=None)
 
 
-async def join(session: Session, leader: int, *isr: int) -> None:
+async def join(
+    session: Session, leader: int, *isr: int, partition: TopicPartition = PARTITION
+) -> None:
     """Write the state as a leader does when followers caught up, without a notification."""
-    path = znodes.state_path("t", 0)
+    path = znodes.state_path(*partition)
     data, stat = await session.get(path)
     now = znodes.decode_state(path, data)
     assert now.leader == leader
@@ -129,6 +132,52 @@ async def test_request_names_what_is_no_topic_beside_a_partition(
     await until(lambda: ("t", 0) in cluster.roles(3))
     for name in names:
         assert f"failed to reassign {name}-0: " in caplog.text
+
+
+async def test_request_is_looked_at_once_and_again_when_a_tool_has_changed_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+    look = ActiveController._read_reassignment
+
+    async def counted(controller: ActiveController, event: ReassignmentRequested) -> None:
+        looked_at.append(len(event.wanted))
+        await look(controller, event)
+
+    monkeypatch.setattr(ActiveController, "_read_reassignment", counted)
+    one, *_ = await start(cluster, 1, 2, 3)
+    session, replicas = one.session, broker_ids(1, 2)
+    many = TopicAssignment(dict.fromkeys(range(6), replicas))
+    await admin.apply_create_topic(session, "many", many, {})
+    await until(lambda: ("many", 5) in cluster.roles(2))
+
+    def wanted(*numbers: int) -> bytes:
+        moves = {TopicPartition("many", number): broker_ids(1, 2, 3) for number in numbers}
+        return znodes.encode_reassignment(moves)
+
+    async def move(number: int) -> None:
+        await until(lambda: ("many", number) in cluster.roles(3))
+        await join(session, 1, 1, 2, 3, partition=TopicPartition("many", number))
+        while TopicPartition("many", number) in (await requested(session) or {}):
+            await asyncio.sleep(0.01)
+
+    await session.create(znodes.REASSIGN_PARTITIONS_PATH, wanted(0, 1, 2, 3))
+    for number in range(3):
+        await move(number)
+    await one.list_reassignments(None)  # it comes after what is queued
+    assert looked_at == [4]
+    await session.set(znodes.REASSIGN_PARTITIONS_PATH, wanted(3, 4))
+    for number in (4, 3):
+        await move(number)
+    assert looked_at == [4, 2]
+    # Another one with the same content is another request.
+    for _ in range(2):
+        await session.create(znodes.REASSIGN_PARTITIONS_PATH, wanted(5))
+        if len(looked_at) == 2:
+            await move(5)
+        while await requested(session) is not None:
+            await asyncio.sleep(0.01)
+    assert looked_at == [4, 2, 1, 1]
 
 
 async def test_reassignment_continues_under_the_next_controller(cluster: Cluster) -> None:

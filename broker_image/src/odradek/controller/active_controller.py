@@ -21,7 +21,7 @@ from odradek.controller import deletion, elect_leaders, reassignment, replica_fa
 from odradek.controller.context import ControllerContext, ControllerSettings
 from odradek.controller.controller_znode import ControllerLease
 from odradek.controller.election import Cause
-from odradek.controller.event_queue import EventQueue, ZnodeChange
+from odradek.controller.event_queue import EventQueue, TopicChange, ZnodeChange
 from odradek.controller.events import (
     BrokersChanged,
     ContextLoaded,
@@ -153,6 +153,15 @@ class ActiveController:
         loop = asyncio.get_running_loop()
         self._failed_replicas = loop.call_later(FAILED_REPLICAS_SECONDS, due)
 
+    def reconnected(self) -> None:
+        """Read everything again: watches were lost with the connection."""
+        self._store.forget_reassignment()
+        for change in ZnodeChange:
+            self._queue.put(change)
+        for topic in self.context.topics:
+            self._queue.put(TopicChange(topic))
+        self._queue.put_states(self.context.being_reassigned())
+
     # --- reading ---
 
     async def _load(self) -> list[ContextLoaded | BrokersChanged]:
@@ -225,7 +234,12 @@ class ActiveController:
             case ZnodeChange.REASSIGNMENT:
                 assignments = await zk.read_reassignment(watch)
                 if assignments is not None:
-                    await self._read_reassignment(ReassignmentRequested(assignments, by_znode=True))
+                    requested = ReassignmentRequested(assignments, by_znode=True)
+                    try:
+                        await self._read_reassignment(requested)
+                    except BaseException:
+                        zk.forget_reassignment()
+                        raise
             case ZnodeChange.REASSIGNED_STATES:
                 changed_states = self._queue.take_states()
                 watched = sorted(filter(self.context.is_being_reassigned, changed_states))

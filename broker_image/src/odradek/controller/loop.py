@@ -240,11 +240,7 @@ class Controller:
             # The watches were lost with the old connection.
             self._queue.put(CandidateEvent.ZNODE_CHANGED)
             if self._controller is not None:
-                for change in ZnodeChange:
-                    self._queue.put(change)
-                for topic in self._controller.context.topics:
-                    self._queue.put(TopicChange(topic))
-                self._queue.put_states(self._controller.context.being_reassigned())
+                self._controller.reconnected()
 
     async def _on_registered(self) -> None:
         self._queue.put(CandidateEvent.REGISTERED)

@@ -38,6 +38,7 @@ from odradek.zk.session import (
     NoNodeError,
     NotEmptyError,
     Session,
+    Stat,
     Watch,
 )
 from odradek.zk.znodes import PartitionState, TopicAssignment, ZnodeError
@@ -62,6 +63,8 @@ class ControllerStore:
     def __init__(self, session: Session, lease: ControllerLease) -> None:
         self._session = session
         self._fence = Check(znodes.CONTROLLER_EPOCH_PATH, lease.epoch_zk_version)
+        # The zxid of the last change of /admin/reassign_partitions, if all of that was returned.
+        self._known_reassignment: int | None = None
 
     # --- reads ---
 
@@ -142,12 +145,23 @@ class ControllerStore:
     async def read_reassignment(
         self, watch: Watch
     ) -> dict[TopicPartition, tuple[BrokerId, ...]] | None:
-        """Return the requested replicas of partitions; None if there is no request."""
+        """Return the requested replicas of partitions; None if there is no request, or only what
+        was returned before, of which `remove_reassignments` has left some.
+        """
         path = znodes.REASSIGN_PARTITIONS_PATH
-        if await self._session.exists(path, watch) is None:
+        stat = await self._session.exists(path, watch)
+        if stat is None or stat.mzxid == self._known_reassignment:
             return None
         found = (await self._session.get_all([path])).get(path)
-        return None if found is None else _decoded(znodes.decode_reassignment, path, found[0])
+        if found is None:
+            return None
+        data, stat = found
+        self._known_reassignment = stat.mzxid
+        return _decoded(znodes.decode_reassignment, path, data)
+
+    def forget_reassignment(self) -> None:
+        """Have the next read return all that is requested."""
+        self._known_reassignment = None
 
     async def read_isr_changes(
         self, watch: Watch
@@ -303,6 +317,9 @@ class ControllerStore:
         written = await asyncio.gather(
             *(self._write_topic_assignments(topic, changes) for topic, changes in by_topic.items())
         )
+        if sum(map(len, written)) < len(wanted):
+            # Of partitions that are gone the requests stay: they are refused when all is known.
+            self.forget_reassignment()
         return AssignmentsWritten(
             {
                 TopicPartition(topic, number): one
@@ -364,13 +381,15 @@ class ControllerStore:
                 else Delete(path, stat.version)
             )
             try:
-                await self._commit([operation])
+                [result] = await self._commit([operation])
             except ConnectionLoss:
                 continue
             except TransactionFailedError as failure:
                 if not isinstance(failure.error, BadVersionError | NoNodeError):
                     raise
                 continue  # a tool wrote it again: read it again
+            if isinstance(result, Stat) and stat.mzxid == self._known_reassignment:
+                self._known_reassignment = result.mzxid
             return
 
     async def remove_topics(self, topics: Mapping[str, Collection[int]]) -> None:
