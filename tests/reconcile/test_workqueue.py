@@ -190,3 +190,40 @@ def test_what_a_cluster_allows_is_looked_at_when_the_cluster_changes() -> None:
         assert batches.get(timeout=30) == ("m", "g")
     finally:
         queues.stop()
+
+
+def test_only_resources_of_the_same_topic_or_group_are_looked_at_when_one_goes() -> None:
+    batches: queue.Queue[ResourceKey] = queue.Queue()
+
+    def reconcile(
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        for key in batch:
+            batches.put(key)
+        return dict.fromkeys(batch, 600.0)
+
+    def looked_at(count: int) -> set[str]:
+        return {batches.get(timeout=30).name for _ in range(count)}
+
+    ref = {"name": "c"}
+    many = [resource("Topic", f"t{number}", clusterRef=ref) for number in range(20)]
+    rivals = [
+        resource("Topic", "same", topicName="t.1", clusterRef=ref),
+        resource("Topic", "alike", topicName="t_1", clusterRef=ref),
+        resource("Topic", "elsewhere", topicName="t.1", clusterRef={"name": "other"}),
+    ]
+    groups = [elsewhere("g1", "m"), elsewhere("g2", "n"), elsewhere("g3", "m", group="h")]
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        for body in (*many, *rivals, *groups):
+            queues.submit(body)
+        looked_at(len(many) + len(rivals) + len(groups))
+        for body in many:
+            queues.drop(body)
+        queues.drop(groups[0])
+        assert looked_at(1) == {"g2"}
+        queues.drop(rivals[0])
+        assert looked_at(1) == {"alike"}
+        assert batches.empty()
+    finally:
+        queues.stop()

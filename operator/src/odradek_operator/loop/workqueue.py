@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from odradek.zk import admin
+from odradek_operator.group import reconcile as group_reconcile
 from odradek_operator.shared import metrics, spec
 from odradek_operator.shared.spec import Body, ClusterKey
 from odradek_operator.shared.store import KIND_ORDER, ResourceKey, ResourceStore, key_of
@@ -180,12 +182,12 @@ class WorkQueues:
         self._store.drop(body)
         self._followed.pop(key_of(body), None)
         self._wake_owners(body)
-        if body["kind"] != "Reassignment":
-            # A younger resource of the same topic or group may have waited for this deletion.
-            self._wake_dependents(body, ready_too=body["kind"] == "KafkaCluster")
         if body["kind"] == "KafkaCluster":
+            self._wake_dependents(body, ready_too=True)
             # One more, empty batch closes the cluster's session.
             self._add(key_of(body), spec.cluster_of(body))
+        else:
+            self._wake_rivals(body)
 
     def wake(self, key: ResourceKey) -> None:
         """Queue a resource, because one of its owned objects changed."""
@@ -213,6 +215,17 @@ class WorkQueues:
             if same and (topics is None or topic_spec.topic_name(other) in topics):
                 self._add(key_of(other), spec.cluster_of(other))
 
+    def _wake_rivals(self, body: Body) -> None:
+        """Queue the resources of the same topic or group, which may have waited for this deletion.
+
+        No others: of a thousand Topics that go, each would have all those looked at that are left.
+        """
+        cluster, claim = spec.cluster_of(body), _claim(body)
+        everywhere = body["kind"] == "ConsumerGroup"
+        for other in self._store.select(body["kind"], None if everywhere else cluster.namespace):
+            if spec.cluster_of(other) == cluster and claim is not None and _claim(other) == claim:
+                self._add(key_of(other), cluster)
+
     def _wake_dependents(self, body: Body, *, ready_too: bool) -> None:
         """Queue everything in the same cluster that is not ready, or is in another namespace.
 
@@ -221,8 +234,8 @@ class WorkQueues:
         """
         cluster = spec.cluster_of(body)
         for kind in KIND_ORDER[1:]:
-            # Others refer to their own namespace, and neither wait for groups nor hold them up.
-            everywhere = kind == "ConsumerGroup" and body["kind"] in ("KafkaCluster", kind)
+            # Others refer to their own namespace.
+            everywhere = kind == "ConsumerGroup"
             for other in self._store.select(kind, None if everywhere else cluster.namespace):
                 is_elsewhere = other["metadata"]["namespace"] != cluster.namespace
                 if spec.cluster_of(other) != cluster:
@@ -269,6 +282,17 @@ class WorkQueues:
             queues = list(self._queues.values())
         for queue in queues:
             queue.stop()
+
+
+def _claim(body: Body) -> str | None:
+    """Return what only one resource of its kind may have; None of a kind without rivals."""
+    match body["kind"]:
+        case "Topic":
+            # Brokers let no topic be made whose metrics have the names of another's.
+            return admin.metric_name(topic_spec.topic_name(body))
+        case "ConsumerGroup":
+            return group_reconcile.group_name(body)
+    return None
 
 
 def _wants_other(former: Body | None, body: Body) -> bool:
