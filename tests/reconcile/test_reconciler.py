@@ -559,13 +559,37 @@ class CountedReads(MemoryZooKeeper):
         return super().read(wanted)
 
 
-def test_plan_of_one_topic_does_not_read_all_others_again() -> None:
+def test_reassignment_that_waits_does_not_read_all_topics_again() -> None:
     asked = []
     for topics in (1, 50):
         zookeeper = CountedReads(topics)
         move = resource(
-            "Reassignment", "r", clusterRef={"name": "c"}, mode="PreferredLeader", topics=["t"]
+            "Reassignment", "r", clusterRef={"name": "c"}, mode="AddBrokers", brokers=[7]
         )
-        assert reason(run([move], [cluster()], zookeeper), "Reassignment", "r") == "Completed"
+        kube = run([move], [cluster()], zookeeper)
+        assert reason(kube, "Reassignment", "r") == "BrokerUnavailable"
         asked.append(zookeeper.asked)
     assert asked[0] == asked[1]
+
+
+class LateCache(MemoryZooKeeper):
+    """Has a cache that was told of no topic yet."""
+
+    @property
+    def cached(self) -> MemoryZooKeeper:
+        return MemoryZooKeeper({})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        ({"mode": "PreferredLeader", "topics": ["t"]}, "Completed"),
+        ({"mode": "RemoveBrokers", "brokers": [0]}, "NotEnoughBrokers"),
+    ],
+)
+def test_reassignment_is_judged_by_zookeeper_not_by_a_late_cache(
+    wanted: dict[str, Any], why: str
+) -> None:
+    move = resource("Reassignment", "r", clusterRef={"name": "c"}, **wanted)
+    kube = run([move], [cluster()], LateCache(existing_topic()._nodes))
+    assert reason(kube, "Reassignment", "r") == why

@@ -180,23 +180,30 @@ class _Pass:
     def _plan(self, zookeeper: ZooKeeper) -> float:
         if self.wanted.cancel:
             return self._end("Cancelled", "cancelled before anything was moved")
-        # From the cache: before the start, what is to be moved is looked at again without it.
-        reader = zookeeper.cached
-        topics = observe.topics(reader, observe.topic_names(reader))
-        if coming := arriving(self.wanted, topics):
-            shown = ", ".join(map(str, coming[:3])) + (", ..." if coming[3:] else "")
-            text = f"another reassignment moves {shown} to brokers {list(self.wanted.brokers)}"
-            self.flags = replace(self.flags, blocked=text)
-            return self.wait("Blocked", f"waiting until that has ended: {text}")
-        try:
-            cluster = self.around.cluster
-            others = frozenset({*self.around.endpoints, *cluster.wanted})
-            plan = make_plan(self.wanted, topics, cluster.brokers, cluster.nodes, others)
-        except PlanError as error:
-            waits = error.reason == "BrokerUnavailable"
-            self._report("Pending" if waits else "Refused", error.reason, error.message)
-            return WAIT_SECONDS if waits else STEADY_SECONDS
-        if not plan.targets:
+        cluster = self.around.cluster
+        others = frozenset({*self.around.endpoints, *cluster.wanted})
+        # From the cache, since many may wait: before the start, what is to be moved is looked at
+        # again without it. So is everything before a refusal, and if nothing is to be moved.
+        for reader in (zookeeper.cached, zookeeper):
+            topics = observe.topics(reader, observe.topic_names(reader))
+            if coming := arriving(self.wanted, topics):
+                shown = ", ".join(map(str, coming[:3])) + (", ..." if coming[3:] else "")
+                text = f"another reassignment moves {shown} to brokers {list(self.wanted.brokers)}"
+                self.flags = replace(self.flags, blocked=text)
+                return self.wait("Blocked", f"waiting until that has ended: {text}")
+            try:
+                plan = make_plan(self.wanted, topics, cluster.brokers, cluster.nodes, others)
+            except PlanError as error:
+                if error.reason == "BrokerUnavailable":
+                    self._report("Pending", error.reason, error.message)
+                    return WAIT_SECONDS
+                if reader is zookeeper:
+                    self._report("Refused", error.reason, error.message)
+                    return STEADY_SECONDS
+                continue
+            if plan.targets:
+                break
+        else:
             self.flags = replace(self.flags, planned=True, unknown=plan.unknown)
             nothing = {"partitions": {"total": 0, "done": 0, "failed": 0}, "percent": 100}
             text = reassignment_status.nothing_to_move(plan.unknown)
