@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -90,6 +91,18 @@ def test_brokers_are_told_to_stop_once(monkeypatch: pytest.MonkeyPatch) -> None:
         os.close(reading)
         os.close(writing)
     assert len(told) == len(set(told)) == 2
+
+
+def test_end_of_a_process_that_is_no_broker_stops_none() -> None:
+    """A shell had started it before it became this process."""
+    with subprocess.Popen(["false"]) as other:
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+        before = {one: signal.getsignal(one) for one in stop_signals.numbers()}
+        try:
+            assert broker_processes.run_all([lambda: 0]) == 0
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def test_where_no_process_can_be_started_is_one_line() -> None:

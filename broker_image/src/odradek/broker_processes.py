@@ -104,7 +104,10 @@ def run_all(brokers: Sequence[Callable[[], int]]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, held)
     while running:
         child, status = os.wait()
-        running.discard(child)
+        if child not in running:
+            # Started by a shell that became this process, or an orphan where this is process 1.
+            continue
+        running.remove(child)
         failed = failed or _exit_status(status)
         stop()
     return failed
