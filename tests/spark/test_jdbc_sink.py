@@ -293,6 +293,9 @@ def test_text_that_the_database_cannot_have_is_replaced_in_it(
     spark: SparkSession, postgres: Postgres, table: str, opened: OpenSink
 ) -> None:
     nul = "cast(X'610062' as string)"
-    opened()(spark.sql(f"select {nul} as `a text`, array({nul}, null) as list, X'00' as bytes"), 0)
-    rows = postgres.sql(f'select "a text", list, bytes from {table}')
-    assert rows == [["a\ufffdb", "{a\ufffdb,NULL}", "\\x00"]]
+    lists = f"array({nul}, null) as list, collect_list({nul}) as found, array(array({nul})) as pair"
+    opened()(spark.sql(f"select {nul} as `a text`, {lists}, X'00' as bytes"), 0)
+    rows = postgres.sql(f'select "a text", list, found, pair, bytes from {table}')
+    assert rows == [
+        ["a\ufffdb", "{a\ufffdb,NULL}", "{a\ufffdb}", "{{a\ufffdb}}", "\\x00"],
+    ]

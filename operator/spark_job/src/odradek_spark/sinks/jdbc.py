@@ -28,7 +28,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own guides use
-from pyspark.sql.types import ArrayType, StringType, StructField
+from pyspark.sql.types import ArrayType, DataType, StringType, StructField
 
 from odradek_spark import config
 from odradek_spark.errors import FencedError, JobError
@@ -116,15 +116,18 @@ def _sql_state(error: Py4JJavaError) -> str | None:
     return None if state is None else state()
 
 
-def _without_nul(field: StructField) -> Column:
-    column, nul = F.col(f"`{field.name.replace('`', '``')}`"), F.lit("\0")
-    if isinstance(field.dataType, StringType):
-        return F.replace(column, nul, F.lit(_REPLACEMENT)).alias(field.name)
-    if field.dataType == ArrayType(StringType()):
-        return F.transform(column, lambda one: F.replace(one, nul, F.lit(_REPLACEMENT))).alias(
-            field.name
-        )
-    return column
+def _column_without_nul(field: StructField) -> Column:
+    column = F.col(f"`{field.name.replace('`', '``')}`")
+    return _without_nul(column, field.dataType).alias(field.name)
+
+
+def _without_nul(value: Column, kind: DataType) -> Column:
+    if isinstance(kind, StringType):
+        return F.replace(value, F.lit("\0"), F.lit(_REPLACEMENT))
+    if isinstance(kind, ArrayType):
+        element = kind.elementType
+        return F.transform(value, lambda one: _without_nul(one, element))
+    return value
 
 
 class _Transaction:
@@ -242,7 +245,7 @@ class _Database:
         """
         if not self._is_postgresql:
             return rows
-        return rows.select(*map(_without_nul, rows.schema.fields))
+        return rows.select(*map(_column_without_nul, rows.schema.fields))
 
     def create_like(self, rows: DataFrame, table: str) -> None:
         """Create a table for such rows, with Spark's types for the database."""
