@@ -8,18 +8,18 @@ import logging
 import os
 import subprocess
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import Self
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from odradek.listener_settings import Store, TlsSettings
 from odradek.properties import ConfigError
-from odradek.security import stores
+from odradek.security import stores, tls_contexts
 from odradek.security.tls_contexts import TlsContexts
 from tests.support import certificates, keytool
-from tests.support.broker import wait_until
 from tests.support.certificates import PASSWORD, Issued
 
 # A key of the curve secp112r1, which is not supported.
@@ -189,12 +189,23 @@ def test_changed_files_count_and_bad_ones_do_not(
     assert "has new certificates" in said[2]
 
 
+class InTwoDays(datetime):
+    """The time in two days, on a machine that may stand still for any while meanwhile."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return super().now(tz) + timedelta(days=2)
+
+
 def test_certificate_counts_instead_of_the_former_one_only_while_it_is_valid(
-    authority: certificates.Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    authority: certificates.Authority,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place = tmp_path / "broker.pem"
 
-    def put(begins: timedelta = timedelta(days=-2), valid: timedelta = timedelta(days=1)) -> None:
+    def put(begins: timedelta = timedelta(days=-2), valid: timedelta = timedelta(days=9)) -> None:
         made = authority.issue("broker", begins=begins, valid=valid)
         place.write_bytes(made.key_pem() + made.certificate.public_bytes(Encoding.PEM))
 
@@ -206,18 +217,16 @@ def test_certificate_counts_instead_of_the_former_one_only_while_it_is_valid(
     contexts.refresh()
     contexts.refresh()
     assert (contexts.server(), contexts.not_after_s) == (first, ends)
-    put(begins=timedelta(seconds=2))
+    put(begins=timedelta(days=1))
     contexts.refresh()
     assert contexts.server() is first
     said = [one.getMessage() for one in caplog.records]
     assert len(said) == 2
     assert all("keeping the former certificates of listener SSL" in one for one in said)
 
-    def is_taken() -> bool:
-        contexts.refresh()
-        return contexts.server() is not first
-
-    wait_until(is_taken, "its time has come")
+    monkeypatch.setattr(tls_contexts, "datetime", InTwoDays)
+    contexts.refresh()
+    assert contexts.server() is not first
 
 
 def test_expired_certificate_is_a_warning(
