@@ -9,6 +9,7 @@ import ssl
 import struct
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -48,12 +49,14 @@ from tests.support.secure_broker import SecureBroker, jaas
 
 SASL = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 PASSWORD = "alice-secret"
+SHORT_MS = 2000
 LISTENERS = {
     "TLS": "SSL",
     "MTLS": "SSL",
     "SASLPLAIN": "SASL_PLAINTEXT",
     "SASLTLS": "SASL_SSL",
     "SHORT": "SASL_PLAINTEXT",
+    "LONG": "SASL_PLAINTEXT",
 }
 
 
@@ -110,12 +113,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "listener.name.mtls.ssl.principal.mapping.rules": "RULE:^CN=(cl[a-z]*)$/$1/U",
         "sasl.enabled.mechanisms": ",".join(SASL),
         "connection.failed.authentication.delay.ms": "1",
-        "listener.name.short.connections.max.reauth.ms": "2000",
+        "listener.name.short.connections.max.reauth.ms": str(SHORT_MS),
+        "listener.name.long.connections.max.reauth.ms": "3600000",
         **{
             f"listener.name.{name}.plain.sasl.jaas.config": jaas(
                 "PLAIN", user_alice=PASSWORD, user_bob=PASSWORD
             )
-            for name in ("saslplain", "sasltls", "short")
+            for name in ("saslplain", "sasltls", "short", "long")
         },
     }
     with Cluster(folder, 1, settings, kind=ManyListeners) as cluster:
@@ -223,18 +227,23 @@ def test_wrong_password_is_refused_with_one_text(secured: Secured, mechanism: st
 
 def test_session_is_renewed_on_the_same_connection(secured: Secured) -> None:
     expired = 'odradek_connections_closed_total{reason="violation"}'
-    before = secured.metric(expired)
-    client = AdminClient({**secured.sasl("SHORT", "SCRAM-SHA-256")})
-    client.list_topics(timeout=60)
-    # librdkafka authenticates again at 90 % of a session.
-    done = iter(range(6))
 
-    def passed_sessions() -> bool:
-        client.list_topics(timeout=60)
-        return next(done, None) is None
+    def outlives_a_session() -> bool:
+        """Return whether no session ended; librdkafka authenticates again at 90 % of one, which is
+        too late if broker or client stood still then.
+        """
+        before = secured.metric(expired)
+        client = AdminClient({**secured.sasl("SHORT", "SCRAM-SHA-256")})
+        ends = time.monotonic() + 1.5 * SHORT_MS / 1000
 
-    wait_until(passed_sessions, "several looks at the metadata")
-    assert secured.metric(expired) == before
+        def is_later() -> bool:
+            client.list_topics(timeout=60)
+            return time.monotonic() > ends
+
+        wait_until(is_later, "the end of the first session")
+        return secured.metric(expired) == before
+
+    wait_until(outlives_a_session, "requests beyond the end of a session")
 
 
 def of_each(admin: AdminClient, users: list[str]) -> list[Future[Any]]:
@@ -453,7 +462,7 @@ def test_session_is_renewed_by_its_own_user_and_mechanism_only(secured: Secured)
     def again(*frames: bytes) -> list[int]:
         """Return the codes after a first authentication and a request."""
         begun = [CHOOSE, token(GOOD_TOKEN), METADATA]
-        found = answers(secured, [*begun, *frames, METADATA], "SHORT")
+        found = answers(secured, [*begun, *frames, METADATA], "LONG")
         assert len(found) >= len(begun)
         return [code(one) for one in found[len(begun) : len(begun) + len(frames)]] + [
             len(found) - len(begun)
@@ -461,7 +470,7 @@ def test_session_is_renewed_by_its_own_user_and_mechanism_only(secured: Secured)
 
     assert again(CHOOSE, token(GOOD_TOKEN)) == [0, 0, 3]
     bob = token(b"\0bob\0" + PASSWORD.encode())
-    assert answers(secured, [CHOOSE, bob, METADATA], "SHORT")[2:]
+    assert answers(secured, [CHOOSE, bob, METADATA], "LONG")[2:]
     assert again(CHOOSE, bob) == [0, 58, 2]
     assert again(CHOOSE, token(b"\0alice\0wrong")) == [0, 58, 2]
     # Between the handshake and the token there is no other request.
@@ -481,21 +490,27 @@ def test_session_ends_unless_it_is_renewed(secured: Secured) -> None:
                 return reader.read(*struct.unpack(">i", size))
         return b""
 
+    def lasts_longer() -> bool:
+        """Return whether a renewed session is served when another is over; it may be over as well
+        by then.
+        """
+        address = ("127.0.0.1", secured.broker.ports["SHORT"])
+        with contextlib.ExitStack() as stack:
+            first, second = (
+                stack.enter_context(socket.create_connection(address, 60)) for _ in range(2)
+            )
+            for sock in (first, second):
+                ask(sock, CHOOSE)
+                assert code(ask(sock, token(GOOD_TOKEN))) == 0
+            wait_until(lambda: not ask(second, METADATA), "the session of the second is over")
+            # So is that of the first, which may still authenticate (KIP-368).
+            assert code(ask(first, CHOOSE)) == 0
+            assert code(ask(first, token(GOOD_TOKEN))) == 0
+            return ask(first, METADATA) != b""
+
     violations = 'odradek_connections_closed_total{reason="violation"}'
     before = secured.metric(violations)
-    with contextlib.ExitStack() as stack:
-        address = ("127.0.0.1", secured.broker.ports["SHORT"])
-        first, second = (
-            stack.enter_context(socket.create_connection(address, 60)) for _ in range(2)
-        )
-        for sock in (first, second):
-            ask(sock, CHOOSE)
-            assert code(ask(sock, token(GOOD_TOKEN))) == 0
-        wait_until(lambda: not ask(second, METADATA), "the session of the second is over")
-        # So is that of the first, which may still authenticate (KIP-368).
-        assert code(ask(first, CHOOSE)) == 0
-        assert code(ask(first, token(GOOD_TOKEN))) == 0
-        assert ask(first, METADATA)
+    wait_until(lasts_longer, "a request after a second authentication")
     assert secured.metric(violations) > before
 
 
