@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,13 @@ def test_after_a_truncation(partition: Partition, log: Log) -> None:
     assert send(partition, log, IDLE, 1).base_offset == 13
 
 
-def test_at_a_follower_that_becomes_leader(partition: Partition, log: Log, tmp_path: Path) -> None:
-    follower = Partition(tmp_path / "follower" / "topic-0", CONFIG, partition.clock)
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_at_a_follower_that_becomes_leader(
+    partition: Partition, log: Log, tmp_path: Path, policy: str
+) -> None:
+    """The policy may be another one by then."""
+    config = dataclasses.replace(CONFIG, cleanup_policy=(policy,))
+    follower = Partition(tmp_path / "follower" / "topic-0", config, partition.clock)
     copy = follower.open(clean=True)
     copy.append_as_follower(log.reader.read_bytes(0, 1 << 20))
     assert copy.log_end_offset == 13

@@ -265,8 +265,9 @@ class Log:
             if self.producers.end_offset != end:
                 self.reload_producers()  # an append broke off behind its write
             first = batches[0][1]
-            if "compact" in self.config.cleanup_policy and incoming.have_gaps(batches, end):
-                # Compaction removed batches, and the leader may know who wrote them.
+            if incoming.have_gaps(batches, end):
+                # Compaction removed batches, perhaps under a former cleanup.policy, and the leader
+                # may know who wrote them.
                 self.producers.forgetful = True
             try:
                 if first.base_offset < end:
