@@ -278,11 +278,15 @@ def test_data_moves_and_a_move_that_is_cancelled_leaves_everything_as_it_was(
     plan = ReassignmentPlan({first: (1, 2), second: (1, 2)}, {first: (3,), second: (3,)}, {})
     listening = {one.broker_id: ("127.0.0.1", one.port) for one in running.cluster.brokers.values()}
     unheard = listening | {3: ("127.0.0.1", NOBODY_LISTENS)}
-    sizes = requests.sizes(listening, plan)
+    # A broker that stands still has not said so.
+    sizes = eventually(lambda: requests.sizes(listening, plan), "the sizes", pause_s=0.3)
     assert sizes.keys() == {first, second}
     assert requests.sizes(unheard, plan) == requests.sizes({}, plan) == {}
     states = {first: MoveState.DONE, second: MoveState.MOVING}
     to_third = ReassignmentPlan(plan.originals, plan.targets, {}, sizes)
-    copied = requests.moved(listening, to_third, ReassignmentDecision(states))
+    decision = ReassignmentDecision(states)
+    copied = eventually(
+        lambda: requests.moved(listening, to_third, decision), "what was copied", pause_s=0.3
+    )
     assert copied == sizes[first] + sizes[second]
-    assert requests.moved(unheard, to_third, ReassignmentDecision(states)) is None
+    assert requests.moved(unheard, to_third, decision) is None
