@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import click
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError, NotEmptyError
 
@@ -14,6 +13,7 @@ from odradek import lag
 from odradek.protocol import consumer_protocol
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import group_offsets, groups
+from odradek.terminal_text import tell
 from odradek.tools.client import ToolClient
 from odradek.tools.errors import NothingDoneError, ToolError, refused
 from odradek.tools.retries import Retries
@@ -192,7 +192,7 @@ def broker_addresses(client: KazooClient, protocol: str) -> list[tuple[str, int]
             continue  # it has stopped since
     registered, unreadable = znodes.decode_brokers(found)
     for error in unreadable:
-        click.echo(f"odradek: warning: {error}", err=True)
+        tell(f"warning: {error}")
     addresses = [
         (endpoint.host, endpoint.port)
         for one in registered.values()
