@@ -1,6 +1,7 @@
 """Which broker is replaced next, and when a cluster may shrink, as pure decisions."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -114,12 +115,12 @@ def test_no_roll_and_no_drain_ends_a_pod_whose_volume_would_go_with_it() -> None
 def test_no_roll_ends_a_broker_whose_node_would_not_take_it_back() -> None:
     wanted = cluster_of(3)
     pods = [replace(broker(one), node=f"n{one}") for one in range(3)]
-    seen = rollout.mark_cordoned(view(*pods, controller=1), {"n2", "n9"})
+    seen = rollout.mark_closed(view(*pods, controller=1), {"n2", "n9"})
     order = []
     while (chosen := rollout.next_to_roll(seen)) is not None:
         order.append(chosen.broker_id)
         pods[chosen.broker_id] = replace(pods[chosen.broker_id], revision=NEW)
-        seen = rollout.mark_cordoned(view(*pods, controller=1), {"n2", "n9"})
+        seen = rollout.mark_closed(view(*pods, controller=1), {"n2", "n9"})
     assert order == [0, 1]
     assert rollout.only_held_left(seen)
     ready, reconciling, *_ = rollout.judge(wanted, seen, BrokerSets((3,)))
@@ -130,7 +131,7 @@ def test_no_roll_ends_a_broker_whose_node_would_not_take_it_back() -> None:
     assert text == "brokers [2] wait for you, as ConfigWarning says"
     # One that is down already loses nothing by it.
     down = replace(pods[2], ready=False, registered=False)
-    broken = rollout.mark_cordoned(view(*pods[:2], down, controller=1), {"n2"})
+    broken = rollout.mark_closed(view(*pods[:2], down, controller=1), {"n2"})
     assert (rollout.next_to_roll(broken) or pods[0]).broker_id == 2
 
 
@@ -159,7 +160,34 @@ def test_cordoned_nodes_take_no_pods_but_those_that_tolerate_it(
 
     forbidden = frozenset[str]() if may_read else frozenset({"Node"})
     kube = MemoryKube(node("n1"), node("n2", unschedulable=True), forbidden=forbidden)
-    assert nodes.cordoned(context(kube), tolerations) == found
+    assert nodes.closed(context(kube), tolerations, []) == found
+
+
+_DISKS = {"key": "maintenance", "value": "disks"}
+
+
+@pytest.mark.parametrize(
+    ("taint", "tolerations", "is_closed"),
+    [
+        ({**_DISKS, "effect": "NoSchedule"}, [], True),
+        ({**_DISKS, "effect": "NoExecute"}, [], True),
+        ({**_DISKS, "effect": "PreferNoSchedule"}, [], False),
+        ({**_DISKS, "effect": "NoSchedule"}, [{"key": "maintenance", "operator": "Exists"}], False),
+        ({**_DISKS, "effect": "NoSchedule"}, [_DISKS], False),
+        ({**_DISKS, "effect": "NoSchedule"}, [{**_DISKS, "value": "memory"}], True),
+        ({**_DISKS, "effect": "NoSchedule"}, [{**_DISKS, "effect": "NoExecute"}], True),
+        ({"key": "node.kubernetes.io/memory-pressure", "effect": "NoSchedule"}, [], False),
+    ],
+)
+def test_tainted_nodes_take_no_pods_but_those_that_tolerate_it(
+    taint: dict[str, str], tolerations: list[dict[str, str]], is_closed: bool
+) -> None:
+    node = {"kind": "Node", "metadata": {"name": "n1"}, "spec": {"taints": [taint]}}
+    kube, expected = context(MemoryKube(node)), {"n1"} if is_closed else set()
+    assert nodes.closed(kube, tolerations, []) == expected
+    # As an admission plugin gives them to pods.
+    pods: list[dict[str, Any]] = [{"spec": {}}, {"spec": {"tolerations": tolerations}}]
+    assert nodes.closed(kube, [], pods) == expected
 
 
 def test_brokers_that_a_cluster_waits_for_are_named_with_what_they_lack() -> None:

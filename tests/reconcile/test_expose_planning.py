@@ -235,7 +235,7 @@ def test_brokers_that_only_the_user_may_restart_for_their_addresses_are_named() 
     marked = expose.mark_moved(view(broker(0, NEW)), found, registered)
     secure = Condition("Secured", True, "Secured")
     for cordoned in (False, True):
-        seen = rollout.mark_cordoned(marked, {"node"} if cordoned else set())
+        seen = rollout.mark_closed(marked, {"node"} if cordoned else set())
         assert (rollout.next_to_roll(seen) is None) == cordoned
         ready = status.ready("BrokersReady", "1 of 1")
         held = rollout.why_held(seen)

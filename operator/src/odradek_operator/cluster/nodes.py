@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from odradek_operator.shared.apply import ReconcileContext
@@ -19,26 +19,52 @@ def by_name(context: ReconcileContext) -> dict[str, dict[str, Any]] | None:
         return None
 
 
-def cordoned(context: ReconcileContext, tolerations: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+def closed(
+    context: ReconcileContext,
+    tolerations: Sequence[Mapping[str, Any]],
+    pods: Sequence[Mapping[str, Any]],
+) -> frozenset[str]:
     """Return the nodes that take no new pods with these tolerations, as far as is known.
 
-    Raises KubeError.
+    They are cordoned, tainted or not ready. What `pods` of before tolerate by an admission plugin
+    of the cluster, the next ones tolerate, too. Raises KubeError.
     """
-    if any(map(_tolerates_cordons, tolerations)):
-        return frozenset()
+    given = (each for pod in pods for each in pod["spec"].get("tolerations", ()))
+    tolerations = [*tolerations, *given]
     found = by_name(context) or {}
     return frozenset(
-        name for name, one in found.items() if one.get("spec", {}).get("unschedulable")
+        name
+        for name, one in found.items()
+        if any(not _is_tolerated(taint, tolerations) for taint in _taints(one))
     )
 
 
-def _tolerates_cordons(toleration: Mapping[str, Any]) -> bool:
-    """Return whether it is about the taint of a cordoned node, as the scheduler judges."""
-    if toleration.get("effect") not in (None, "", "NoSchedule"):
-        return False
-    if toleration.get("operator") == "Exists":
-        return toleration.get("key") in (None, "", _TAINT)
-    return toleration.get("key") == _TAINT and not toleration.get("value")
+def _taints(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the taints that keep new pods from a node."""
+    about = node.get("spec", {})
+    found = [
+        one
+        for one in about.get("taints", ())
+        # Kubernetes lets pods with requests tolerate this one, which passes by itself.
+        if one["effect"] in _KEEPING and one["key"] != "node.kubernetes.io/memory-pressure"
+    ]
+    # Kubernetes adds it a moment later.
+    return [*found, _CORDON] if about.get("unschedulable") else found
 
 
-_TAINT: Final = "node.kubernetes.io/unschedulable"
+def _is_tolerated(taint: Mapping[str, Any], tolerations: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether one of the tolerations is about a taint, as the scheduler judges."""
+
+    def tolerates(one: Mapping[str, Any]) -> bool:
+        if one.get("effect") not in (None, "", taint["effect"]):
+            return False
+        if one.get("operator") == "Exists":
+            return one.get("key") in (None, "", taint["key"])
+        same_value = (one.get("value") or "") == (taint.get("value") or "")
+        return one.get("key") == taint["key"] and same_value
+
+    return any(map(tolerates, tolerations))
+
+
+_KEEPING: Final = ("NoSchedule", "NoExecute")
+_CORDON: Final = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}

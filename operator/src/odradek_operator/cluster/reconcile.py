@@ -534,7 +534,8 @@ def _roll(
     """End the next pod that a roll may; return the view with what holds up others, and Events."""
     if rollout.next_to_roll(view) is None:
         return view, []
-    view = rollout.mark_cordoned(view, nodes.cordoned(context, wanted.tolerations))
+    pods = context.kube.select("v1", "Pod", meta.namespace, cluster_objects.selector_text(meta))
+    view = rollout.mark_closed(view, nodes.closed(context, wanted.tolerations, pods))
     if rollout.next_to_roll(view) is None:
         return view, []
     # Read again without the cache, since a replica may just have left the in-sync set.

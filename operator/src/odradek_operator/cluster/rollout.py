@@ -45,7 +45,7 @@ class BrokerPod:
     exposed listeners than it would after a restart. `last_node` is where it ran before, if that is
     known and it has no node. `of_set` is the number of its StatefulSet, `image` that of its pod.
     The data of one that is `unclaimed` goes when its pod ends: somebody deleted its volume claim.
-    The node of one that is `cordoned` takes no new pod, and its volume may be there.
+    The node of one that is `shut_out` takes no new pod, and its volume may be there.
     """
 
     broker_id: int
@@ -65,7 +65,7 @@ class BrokerPod:
     of_set: int = 0
     image: str | None = None
     unclaimed: bool = False
-    cordoned: bool = False
+    shut_out: bool = False
 
     @property
     def healthy(self) -> bool:
@@ -75,7 +75,7 @@ class BrokerPod:
     @property
     def held(self) -> bool:
         """Return whether only the user may end its pod: it would not come back as it is."""
-        return self.unclaimed or (self.cordoned and self.healthy)
+        return self.unclaimed or (self.shut_out and self.healthy)
 
     @property
     def place(self) -> str | None:
@@ -250,10 +250,10 @@ def mark_unclaimed(view: ClusterView, unclaimed: Collection[int]) -> ClusterView
     return replace(view, brokers=tuple(brokers))
 
 
-def mark_cordoned(view: ClusterView, nodes: Collection[str]) -> ClusterView:
+def mark_closed(view: ClusterView, nodes: Collection[str]) -> ClusterView:
     """Return the view with those brokers marked whose nodes take no new pods."""
     return replace(
-        view, brokers=tuple(replace(one, cordoned=one.node in nodes) for one in view.brokers)
+        view, brokers=tuple(replace(one, shut_out=one.node in nodes) for one in view.brokers)
     )
 
 
@@ -401,8 +401,9 @@ def why_held(view: ClusterView) -> list[str]:
         shown = ", ".join(f"{one.pod} on {one.node}" for one in waiting[:3])
         more = ", ..." if waiting[3:] else ""
         texts.append(
-            f"nodes are cordoned, and would not take the next pods: {shown}{more}; uncordon them, "
-            "or delete these pods yourself"
+            "nodes are cordoned, tainted or not ready, and would not take the next pods: "
+            f"{shown}{more}; uncordon them, remove the taints or mend the nodes, or delete these "
+            "pods yourself"
         )
     return texts
 
