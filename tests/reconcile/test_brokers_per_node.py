@@ -344,6 +344,15 @@ def test_settings_ask_for_no_more_replicas_than_there_are_nodes_for_certain() ->
     assert cluster(replicas=4, perNode=2).lacks_coordinators is True
 
 
+def test_too_few_nodes_are_not_told_as_too_few_brokers() -> None:
+    wanted = cluster(replicas=4, perNode=2)
+    *_, warning = rollout.judge(wanted, view(*map(pod, wanted.brokers)), wanted.brokers)
+    assert warning.reason == "TooFewBrokers"
+    needed = "needs brokers on 3 nodes, as 5 are with perNode 2, or a smaller"
+    assert warning.message.count(needed) == 2
+    assert cluster(replicas=5, perNode=2).lacks_transactions is False
+
+
 # --- rolls and drains -----------------------------------------------------------------------------
 
 

@@ -444,15 +444,16 @@ def _warnings(spec: ClusterSpec, view: ClusterView) -> tuple[Condition, ...]:
     if spec.lacks_coordinators:
         text = (
             "groups cannot keep offsets in Kafka: unless __consumer_offsets exists already, that "
-            f"needs {DEFAULT_OFFSETS_FACTOR} brokers, or a smaller {OFFSETS_FACTOR} in "
+            f"needs {_places(spec, DEFAULT_OFFSETS_FACTOR)}, or a smaller {OFFSETS_FACTOR} in "
             "spec.brokers.config"
         )
         warn("TooFewBrokers", text)
     if spec.lacks_transactions:
         text = (
             "producers cannot have transactions: unless __transaction_state exists already, that "
-            f"needs {DEFAULT_TRANSACTIONS_FACTOR} brokers, or a smaller {TRANSACTIONS_FACTOR}, and "
-            f"a {TRANSACTIONS_MIN_ISR} that is no larger, in spec.brokers.config"
+            f"needs {_places(spec, DEFAULT_TRANSACTIONS_FACTOR)}, or a smaller "
+            f"{TRANSACTIONS_FACTOR}, and a {TRANSACTIONS_MIN_ISR} that is no larger, in "
+            "spec.brokers.config"
         )
         warn("TooFewBrokers", text)
     if pairs := _pairs_on_one_node(view):
@@ -463,6 +464,14 @@ def _warnings(spec: ClusterSpec, view: ClusterView) -> tuple[Condition, ...]:
     if found:
         return (replace(found[0], message="; ".join(one.message for one in found)),)
     return (Condition("ConfigWarning", False, "NoWarnings"),)
+
+
+def _places(spec: ClusterSpec, factor: int) -> str:
+    """Return what so many replicas of a partition need."""
+    if not spec.brokers.share_nodes:
+        return f"{factor} brokers"
+    fewest = spec.per_node * (factor - 1) + 1
+    return f"brokers on {factor} nodes, as {fewest} are with perNode {spec.per_node}"
 
 
 def _why_unclaimed(pods: Sequence[str]) -> str:
