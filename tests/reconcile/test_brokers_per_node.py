@@ -410,6 +410,16 @@ def test_brokers_of_a_set_that_is_emptied_are_not_restarted() -> None:
     assert rollout.next_to_roll(outdated) == pod(0)
 
 
+def test_brokers_that_go_do_not_stand_in_for_one_that_is_down() -> None:
+    """Their pods may not end for long: their node does not answer, and they run there."""
+    going = [replace(pod(one, NEW), terminating=True) for one in (100, 101, 102)]
+    down = pod(0, NEW, healthy=False)
+    seen = replace(view(down, pod(1, NEW), pod(2, NEW), *going), later_revisions=("",))
+    ready, *_ = rollout.judge(cluster(replicas=3), seen, BrokerSets((3, 0)))
+    assert (ready.status, ready.reason) == (False, "BrokersStarting")
+    assert ready.message.startswith("2 of 3 brokers registered; main-broker-0 on n0 is not ready")
+
+
 def test_brokers_of_two_nodes_are_never_down_together() -> None:
     pods = [pod(one) for one in SIX if one not in (102, 1)]
     gone = [replace(pod(102), terminating=True), pod(1, healthy=False)]

@@ -315,7 +315,9 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple
         return status.progressing(
             "ZooKeeperUnreachable", view.away or f"ZooKeeper {spec.zookeeper} does not answer"
         )
-    count = f"{view.registered} of {len(allowed)} brokers registered"
+    # One that was just removed may be registered for as long as its pod has not ended.
+    registered = sum(one.registered for one in view.own if one.broker_id in allowed)
+    count = f"{registered} of {len(allowed)} brokers registered"
     if view.partitions.unreadable:
         return status.stalled("ZnodeUnreadable", _unreadable(count, view.partitions.unreadable))
     if _going(spec, allowed):
@@ -329,7 +331,7 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple
             return ids_taken(taken, _IF_SCALED_AWAY)
         text = f"brokers {coming} come once all others run with pods that may share their nodes"
         return status.progressing("BrokersRolling", f"{count}; {text}")
-    if view.registered < len(allowed):
+    if registered < len(allowed):
         return status.progressing("BrokersStarting", "; ".join([count, *_lacks(view)]))
     if view.controller_id is None:
         return status.progressing("NoController", f"{count}; no controller is elected")
