@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster import upgrades
@@ -15,7 +16,6 @@ from odradek_operator.shared import apply
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.cluster_spec import ClusterSpec
-from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body, ResourceMeta
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ def apply_objects(
     live_sets: LiveSets,
     allowed: BrokerSets,
     budget: Budget,
+    racks: Mapping[str, str],
     setup: ListenerSetup | None,
     zookeeper: ZooKeeperSetup | None,
 ) -> WaitingUpgrade | None:
@@ -43,7 +44,7 @@ def apply_objects(
         image,
         context.platform.pull_policy,
         context.platform.pull_secrets,
-        _racks(context, meta, wanted),
+        racks,
         live_sets,
         allowed,
         budget,
@@ -60,23 +61,3 @@ def apply_objects(
         context.kube.apply(one)
         log.info("%s: applied %s %s", meta.name, one["kind"], one["metadata"]["name"])
     return upgrades.waiting(wanted, context.broker_image, image, held)
-
-
-def _racks(context: ReconcileContext, meta: ResourceMeta, wanted: ClusterSpec) -> dict[str, str]:
-    """Return node to rack. Where nodes cannot be read the racks of before stay."""
-    if wanted.rack_key is None:
-        return {}
-    try:
-        nodes = context.kube.select("v1", "Node", "")
-    except KubeError as error:
-        name = cluster_objects.workload_name(meta.name)
-        before = context.kube.get("v1", "ConfigMap", meta.namespace, name)
-        if before is None or error.code != 403:
-            raise
-        log.warning("failed to read nodes: %s; keeping the racks", error)
-        return cluster_objects.read_racks(before.get("data", {}).get(cluster_objects.RACKS, ""))
-    found = {
-        node["metadata"]["name"]: node["metadata"].get("labels", {}).get(wanted.rack_key)
-        for node in nodes
-    }
-    return {node: rack for node, rack in found.items() if rack}

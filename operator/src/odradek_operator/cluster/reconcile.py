@@ -22,6 +22,7 @@ from odradek_operator.cluster import (
     listener_plan,
     nodes,
     objects_step,
+    racks,
     rollout,
     secured,
     settings,
@@ -170,6 +171,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     events: list[Event] = []
     told: tuple[Condition, ...] = ()
     waits: WaitingUpgrade | None = None
+    warnings: tuple[Condition, ...] = ()
     refused_settings: str | None = None
     signing = body.get("status", {}).get("authorities")
     claimed = claims.read(context, meta, allowed)
@@ -204,8 +206,17 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             budget = rollout.budget(znodes.partitions, sharing, unclaimed)
             setup = prepared.setup if prepared else None
             setups = (setup, to_zookeeper)
+            of_nodes = racks.read(context, meta, wanted)
             waits = objects_step.apply_objects(
-                context, body, meta, wanted, live_sets, allowed, budget, *setups
+                context,
+                body,
+                meta,
+                wanted,
+                live_sets,
+                allowed,
+                budget,
+                of_nodes.by_node,
+                *setups,
             )
             if waits is None:
                 return 0.0
@@ -245,11 +256,12 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         exposed = expose.observe(context, meta, wanted, step.plan, allowed)
     else:
         assert waits is not None
+        warnings = racks.warnings(wanted.rack_key, of_nodes, view, znodes.registered)
         view = expose.mark_moved(view, exposed, znodes.registered)
         told = (*upgrades.judge(wanted, view, waits), *told)
         view, rolled = _roll(context, body, meta, wanted, view)
         events += rolled
-    judged = rollout.judge(wanted, view, allowed)
+    judged = rollout.judge(wanted, view, allowed, warnings)
     if step.refused and judged[0].status:
         judged = (*status.stalled("UnsafeListenerChange", step.refused), *judged[3:])
     elif refused_settings is not None and judged[0].status:

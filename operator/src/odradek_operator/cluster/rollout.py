@@ -305,9 +305,14 @@ def judge_listeners(
     )
 
 
-def judge(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple[Condition, ...]:
-    """Return the conditions of a cluster; `allowed` are the brokers that it has at present."""
-    return _verdict(spec, view, allowed) + _warnings(spec, view)
+def judge(
+    spec: ClusterSpec, view: ClusterView, allowed: BrokerSets, warnings: Sequence[Condition] = ()
+) -> tuple[Condition, ...]:
+    """Return the conditions of a cluster; `allowed` are the brokers that it has at present.
+
+    `warnings` are further ones, which ConfigWarning says, too.
+    """
+    return _verdict(spec, view, allowed) + _warnings(spec, view, warnings)
 
 
 def _verdict(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple[Condition, ...]:
@@ -432,7 +437,9 @@ def _going(spec: ClusterSpec, allowed: BrokerSets) -> list[int]:
     return sorted(set(allowed) - set(spec.brokers))
 
 
-def _warnings(spec: ClusterSpec, view: ClusterView) -> tuple[Condition, ...]:
+def _warnings(
+    spec: ClusterSpec, view: ClusterView, further: Sequence[Condition]
+) -> tuple[Condition, ...]:
     found: list[Condition] = []
 
     def warn(reason: str, text: str) -> None:
@@ -463,6 +470,7 @@ def _warnings(spec: ClusterSpec, view: ClusterView) -> tuple[Condition, ...]:
         more = ", ..." if len(pairs) > 3 else ""
         text = f"partitions have two replicas on one node, by brokers {shown}{more}"
         warn("ReplicasShareNode", text)
+    found += further
     if found:
         return (replace(found[0], message="; ".join(one.message for one in found)),)
     return (Condition("ConfigWarning", False, "NoWarnings"),)
