@@ -21,7 +21,8 @@ from odradek_operator.shared import cluster_spec, observe, spec
 from odradek_operator.shared.broker_sets import BrokerSets, broker_id_of
 from odradek_operator.shared.listener_spec import ListenerSpec
 from odradek_operator.shared.views import Partitions
-from tests.reconcile.in_memory import resource
+from tests.reconcile.in_memory import NOBODY_LISTENS, reason, resource, run
+from tests.reconcile.in_memory import cluster as cluster_body
 from tests.reconcile.test_objects import META, cluster
 from tests.support.memory import MemoryZooKeeper
 
@@ -509,6 +510,23 @@ def test_no_mode_of_a_reassignment_puts_two_replicas_on_one_node() -> None:
         assert (set(removed[P0]) <= {0, 1, 100, 101}, apart(removed)) == (True, True)
     with pytest.raises(PlanError, match="has 3 replicas, but only 2 nodes remain"):
         placement.plan_removed(seen(p0=(0, 1, 2)), [2, 102])
+
+
+def test_nodes_count_until_the_last_of_several_brokers_is_gone() -> None:
+    """The spec has one per node again, and those of the second set are emptied one by one."""
+    zookeeper = MemoryZooKeeper()
+    for one in SIX:
+        endpoint = znodes.BrokerEndpoint("PLAINTEXT", f"127.0.0.{1 + one % 100}", NOBODY_LISTENS)
+        found = znodes.BrokerRegistration(BrokerId(one), (endpoint,))
+        zookeeper.put(znodes.broker_path(one), znodes.encode_broker(found))
+    topic = znodes.TopicAssignment({0: (BrokerId(100), BrokerId(102))})
+    zookeeper.put(znodes.topic_path("t"), znodes.encode_topic(topic))
+    listed = [{"id": one, "node": node} for one, node in NODES.items()]
+    body = cluster_body(brokers={"replicas": 3}) | {"status": {"brokers": listed}}
+    moves = [{"topic": "t", "partition": 0, "replicas": [100, 0]}]
+    emptied = resource("Reassignment", "r", clusterRef={"name": "c"}, mode="Explicit", moves=moves)
+    kube = run([emptied], [body], zookeeper)
+    assert reason(kube, "Reassignment", "r") == "InvalidMove"
 
 
 def test_a_broker_that_is_away_keeps_the_node_that_the_status_knows() -> None:

@@ -200,7 +200,7 @@ class Reconciler:
             brokers={one: found.rack for one, found in registered.items() if one in wanted.brokers},
             nodes=(
                 observe.nodes(body, registered, access.listener if access else None)
-                if wanted.brokers.share_nodes
+                if wanted.brokers.share_nodes or observe.share_nodes(body)
                 else {}
             ),
             settled_seconds=self._settled_seconds(namespace, name, frozenset(registered)),

@@ -78,8 +78,8 @@ class Owner(Enum):
 class ClusterState:
     """What all topics of a cluster share. `brokers` maps registered ids to racks.
 
-    `wanted` are the brokers of the spec. Where they share nodes, `nodes` has the node of each that
-    is known to have one, and no partition may have two replicas on one.
+    `wanted` are the brokers of the spec. Where brokers share nodes, `nodes` has the node of each
+    that is known to have one, and no partition may have two replicas on one.
 
     `settled_seconds` is how long the set of registered brokers has not changed. `reachable` False:
     ZooKeeper did not answer, or nobody can log in, as `away` says, and nothing else here means
