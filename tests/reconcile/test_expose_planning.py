@@ -328,6 +328,37 @@ def test_ports_that_cannot_be_are_refused(expose_field: dict[str, Any], why: str
     assert read.kafka_name == "EXTERNAL"
 
 
+@pytest.mark.parametrize(
+    ("per_node", "node_port", "whose"),
+    [
+        (1, 30001, "listener internal"),
+        (1, 30002, None),
+        (3, 30003, "listener internal"),
+        (3, 30012, "listener external"),
+        (3, 30022, "metrics"),
+        (3, 30023, None),
+    ],
+)
+def test_node_ports_that_cut_brokers_off_are_refused(
+    per_node: int, node_port: int, whose: str | None
+) -> None:
+    expose = {"type": "NodePort", "brokers": [{"broker": 1, "nodePort": node_port}]}
+    listeners = [
+        {"name": "internal", "port": 30001},
+        {"name": "external", "port": 30010, "expose": expose},
+    ]
+    brokers = {"replicas": 3, "perNode": per_node, "metricsPort": 30020}
+    wanted = {"zookeeper": {"connect": "zk:2181"}, "brokers": brokers, "listeners": listeners}
+    body: dict[str, Any] = {"kind": "KafkaCluster", "metadata": {"name": "main"}, "spec": wanted}
+    if whose is not None:
+        with pytest.raises(spec.InvalidSpec, match=f"{node_port} .* for {whose}, ") as refused:
+            cluster_spec.parse_cluster(body)
+        assert refused.value.reason == "InvalidExpose"
+        # Without the nodes' network, they are nobody else's.
+        brokers |= {"hostNetwork": False, "perNode": 1}
+    cluster_spec.parse_cluster(body)
+
+
 def test_brokers_of_clusters_that_expose_nothing_are_not_restarted() -> None:
     listeners = listener_spec.parse_listeners(
         {"listeners": [{"name": "internal", "port": 9093}, {"name": "external", "port": 9094}]}

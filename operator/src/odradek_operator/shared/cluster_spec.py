@@ -228,12 +228,16 @@ def parse_cluster(body: Body) -> ClusterSpec:
     ids = BrokerSets.spread(brokers["replicas"], per_node)
     if impossible := expose_spec.why_impossible(exposed, max(ids) + 1):
         raise InvalidSpec("InvalidExpose", impossible)
+    host_network, metrics_port = brokers.get("hostNetwork", True), brokers.get("metricsPort", 9404)
+    ports = {f"listener {one.name}": one.port for one in listeners} | {"metrics": metrics_port}
+    if host_network and (cut_off := expose_spec.why_cut_off(exposed, ports, per_node)):
+        raise InvalidSpec("InvalidExpose", cut_off)
     return ClusterSpec(
         zookeeper=zookeeper,
         replicas=brokers["replicas"],
-        host_network=brokers.get("hostNetwork", True),
+        host_network=host_network,
         port=brokers.get("port", 9092),
-        metrics_port=brokers.get("metricsPort", 9404),
+        metrics_port=metrics_port,
         storage=Storage(
             size=storage.get("size", "10Gi"),
             storage_class=storage.get("storageClassName"),

@@ -50,6 +50,12 @@ class ExposeSpec:
         """Return whether a broker's address is that of its node."""
         return self.type == NODE_PORT and self.host_template is None
 
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """The node ports that are asked for."""
+        of_bootstrap = () if self.bootstrap_node_port is None else (self.bootstrap_node_port,)
+        return (*self.node_ports.values(), *of_bootstrap)
+
     def host(self, broker_id: int) -> str | None:
         """Return the host that the template says; None without one."""
         return None if self.host_template is None else filled(self.host_template, broker_id)
@@ -103,11 +109,27 @@ def why_impossible(exposed: Sequence[ExposeSpec], replicas: int) -> str | None:
                 )
     used: dict[int, str] = {}
     for one in exposed:
-        asked = [*one.node_ports.values()]
-        if one.bootstrap_node_port is not None:
-            asked.append(one.bootstrap_node_port)
-        for port in asked:
+        for port in one.asked:
             if port in used:
                 return f"nodePort {port} is asked for twice: {used[port]} and {one.listener}"
             used[port] = f"by listener {one.listener}"
+    return None
+
+
+def why_cut_off(
+    exposed: Sequence[ExposeSpec], ports: Mapping[str, int], per_node: int
+) -> str | None:
+    """Return which port of brokers a node port would take; None: none.
+
+    On the network of their nodes, brokers have as many as `per_node` of each of these ports, and
+    Kubernetes leads whoever connects to a node port elsewhere.
+    """
+    for one in exposed:
+        for port in one.asked:
+            for name, first in ports.items():
+                if first <= port < first + per_node:
+                    return (
+                        f"nodePort {port} of listener {one.listener} is a port of brokers on their "
+                        f"nodes, for {name}, and nobody would reach them there: choose another"
+                    )
     return None
