@@ -52,6 +52,7 @@ REASONS = {
         PartitionDecreaseUnsupported PartitionsNotAdded ReassignmentFailed
         TopicDeletionDisabled
         InvalidReplicationFactor InvalidConfig InvalidReplicaAssignment InvalidTopicPattern
+        TooManyBrokers PortsTaken
         JobFailing InvalidJob TopicRecreated DataTruncated StatefulQueryChanged BatchOverdue
         ClaimDeleted
         ResetTooLarge ResetWithoutPartitions InvalidReset

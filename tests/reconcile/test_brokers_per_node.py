@@ -267,6 +267,57 @@ def test_ids_of_two_sets_never_meet() -> None:
         assert refused.value.reason == "TooManyBrokers"
 
 
+def with_ports(first: int, *ports: int) -> dict[str, Any]:
+    """A set of three brokers, or a pod, of which the first port is this one."""
+    container = {"ports": [{"containerPort": first + one} for one in (0, *ports)]}
+    found = live(3, shares=True)
+    template = {"spec": {"containers": [container]}}
+    return {**found, "spec": {"replicas": 3, "template": template, **template["spec"]}}
+
+
+@pytest.mark.parametrize(
+    ("brokers", "port"),
+    [
+        # As they are, and far away.
+        ({"perNode": 2, "port": 9092}, None),
+        ({"perNode": 2, "port": 9094}, None),
+        # Those of a neighbour, on either side.
+        ({"perNode": 2, "port": 9093}, 9093),
+        ({"perNode": 2, "port": 9091}, 9092),
+        ({"perNode": 2, "metricsPort": 9091, "port": 9192}, 9092),
+        # One per node again: the second set is there until its brokers hold nothing.
+        ({"perNode": 1, "port": 9092}, None),
+        ({"perNode": 1, "port": 9092, "metricsPort": 9093}, 9093),
+        # Both sets would get it.
+        ({"perNode": 1, "port": 9192, "metricsPort": 9193}, 9193),
+    ],
+)
+def test_no_broker_is_to_have_a_port_that_a_neighbour_has(
+    brokers: dict[str, int], port: int | None
+) -> None:
+    sets = [with_ports(9092, 312), with_ports(9093, 312)]
+    wanted = cluster(**{"replicas": 6, "metricsPort": 9404, **brokers})
+    if port is None:
+        broker_steps.check_ports(META, wanted, sets, [])
+        return
+    with pytest.raises(spec.InvalidSpec, match=f"^port {port}, which") as refused:
+        broker_steps.check_ports(META, wanted, sets, [])
+    assert refused.value.reason == "PortsTaken"
+
+
+def test_pods_have_ports_until_they_are_restarted_and_sets_that_went_have_none() -> None:
+    wanted = cluster(replicas=6, perNode=2, port=9193)
+    rolling = {**with_ports(9292), "metadata": {"name": "main-broker-b-101"}}
+    sets = [with_ports(9292), with_ports(9293)]
+    broker_steps.check_ports(META, wanted, sets, [rolling])
+    behind = {**with_ports(9193), "metadata": {"name": "main-broker-b-101"}}
+    with pytest.raises(spec.InvalidSpec, match="brokers of main-broker are to have, is or will"):
+        broker_steps.check_ports(META, wanted, sets, [behind])
+    gone = live(0, shares=True)
+    broker_steps.check_ports(META, cluster(replicas=3, metricsPort=9293), [sets[0], gone], [])
+    broker_steps.check_ports(META, wanted, [sets[0], None], [])
+
+
 def test_what_is_blocked_or_still_to_come_is_told() -> None:
     pods = [pod(one, NEW) for one in SIX]
     held = replace(IN_SYNC, widest=(3, "views"))

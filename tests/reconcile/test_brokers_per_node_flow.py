@@ -50,6 +50,14 @@ def test_more_brokers_come_beside_others_and_go_when_they_are_empty(
     config = place.kubectl.get("configmap", "main-broker-b")["data"]["server.properties"]
     assert "listeners=PLAINTEXT://:9093\n" in config
 
+    # A port that a neighbour has is refused, and nothing restarts.
+    change(place, port=9093)
+    refused = nodes.wait("PortsTaken", "port 9093")
+    assert refused["status"] == "False"
+    change(place, port=9092)
+    nodes.wait("BrokersReady", "6 of 6")
+    assert nodes.made["main-broker-b-100"] == 1
+
     # Topics of the operator's own have one replica per node, and no more.
     place.kubectl.apply(
         place.topic("spread", partitions=12, replicationFactor=3),

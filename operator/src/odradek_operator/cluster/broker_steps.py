@@ -8,13 +8,15 @@ until its brokers hold nothing, and only then the others are restarted with the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 from typing import Any
 
 from odradek.values import BrokerId
 from odradek.zk.znodes import BrokerRegistration
 from odradek_operator.cluster.objects import SET_LABEL, SETS
 from odradek_operator.cluster.rollout import ClusterView
-from odradek_operator.shared.broker_sets import SET_SIZE, BrokerSets
+from odradek_operator.shared.broker_sets import SET_SIZE, BrokerSets, broker_id_of, set_name
+from odradek_operator.shared.cluster_spec import ClusterSpec
 from odradek_operator.shared.spec import InvalidSpec, ResourceMeta
 
 # StatefulSets as they are, by number.
@@ -69,6 +71,47 @@ def check_sets(allowed: BrokerSets, current: BrokerSets | None) -> None:
             f"{first} brokers have, or would have, nodes of their own: scale down to {SET_SIZE} "
             "brokers with perNode 1 first",
         )
+
+
+def check_ports(
+    meta: ResourceMeta,
+    spec: ClusterSpec,
+    live_sets: LiveSets,
+    pods: Sequence[Mapping[str, Any]],
+) -> None:
+    """Raise InvalidSpec where brokers of one set would wait for ports of another on their nodes.
+
+    They would wait until those are restarted or gone, which may itself wait for them.
+    """
+    started = [number for number, one in enumerate(live_sets) if _has_brokers(one)]
+    wanted = {number: {one + number for one in spec.first_ports} for number in started}
+    taken = {number: set(wanted[number]) for number in started}
+    for number in started:
+        live = live_sets[number]
+        assert live is not None
+        taken[number] |= _ports(live["spec"]["template"])
+    for pod in pods:
+        broker_id = broker_id_of(meta.name, pod["metadata"]["name"])
+        if broker_id is not None and (number := broker_id // SET_SIZE) in taken:
+            taken[number] |= _ports(pod)
+    for one, other in permutations(started, 2):
+        for port in sorted(wanted[one] & taken[other]):
+            raise InvalidSpec(
+                "PortsTaken",
+                f"port {port}, which brokers of {set_name(meta.name, one)} are to have, is or will "
+                f"be one of {set_name(meta.name, other)} on the same nodes: choose ports that none "
+                f"of them has, with at least {len(started)} from one to the next",
+            )
+
+
+def _has_brokers(live: Mapping[str, Any] | None) -> bool:
+    return live is not None and (bool(live["spec"]["replicas"]) or _has_pods(live))
+
+
+def _ports(pod: Mapping[str, Any]) -> set[int]:
+    """Return the ports of the containers of a pod, or of a template."""
+    containers = pod["spec"].get("containers", ())
+    return {port["containerPort"] for one in containers for port in one.get("ports", ())}
 
 
 def next_brokers(allowed: BrokerSets, live_sets: LiveSets, view: ClusterView) -> BrokerSets:

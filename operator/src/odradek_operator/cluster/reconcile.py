@@ -150,6 +150,10 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             own = {*wanted.brokers, *(current or ())}
             cluster_spec.check_fits(wanted, sum(one not in own for one in znodes.addresses))
         broker_steps.check_sets(allowed, current)
+        if allowed.share_nodes and wanted.host_network:
+            selector = cluster_objects.selector_text(meta)
+            pods = context.kube.select("v1", "Pod", meta.namespace, selector)
+            broker_steps.check_ports(meta, wanted, live_sets, pods)
     except spec.InvalidSpec as error:
         return _refuse(context, body, meta, error)
     sharing = None

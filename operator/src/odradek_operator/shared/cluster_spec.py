@@ -141,6 +141,12 @@ class ClusterSpec:
         return BrokerSets.spread(self.replicas, self.per_node)
 
     @property
+    def first_ports(self) -> tuple[int, ...]:
+        """The ports of the first of several brokers on a node."""
+        of_clients = tuple(one.port for one in self.listeners) or (self.port,)
+        return (*of_clients, self.metrics_port)
+
+    @property
     def holds_upgrades(self) -> bool:
         """Return whether an upgrade of the operator alone restarts no broker."""
         return self.image is not None or self.rollout.on_request
