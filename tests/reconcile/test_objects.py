@@ -194,6 +194,28 @@ def test_probes_ask_what_only_a_working_event_loop_answers() -> None:
     assert alive["periodSeconds"] * alive["failureThreshold"] >= 60
 
 
+@pytest.mark.parametrize(
+    ("attempts", "backoff_ms", "seconds"),
+    [
+        (None, None, 30),
+        (3, 5000, 30),
+        (0, 60_000, 30),
+        (13, 10_000, 140),
+        (2**31 - 1, 2**63 - 1, 24 * 3600),
+    ],
+)
+def test_pod_has_time_for_all_attempts_of_a_controlled_shutdown(
+    attempts: int | None, backoff_ms: int | None, seconds: int
+) -> None:
+    wanted = {
+        "controlled.shutdown.max.retries": attempts,
+        "controlled.shutdown.retry.backoff.ms": backoff_ms,
+    }
+    config = {name: str(number) for name, number in wanted.items() if number is not None}
+    pod = stateful_set(cluster(config=config))["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == seconds
+
+
 def test_configuration_change_changes_the_template_and_racks_do_not() -> None:
     before = stateful_set(cluster())["spec"]["template"]
     assert stateful_set(cluster(config={"num.partitions": "2"}))["spec"]["template"] != before

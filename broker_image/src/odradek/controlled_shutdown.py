@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from odradek import stop_limits
 from odradek.config import BrokerConfig
 from odradek.controller.loop import Controller
 from odradek.net.client import PeerClient
@@ -23,21 +24,37 @@ async def move_leaderships(
     controller: Controller,
     connect_to_controller: Callable[[], PeerClient | None],
 ) -> None:
-    """Ask the controller to move what this broker leads, as often as Kafka does; log the outcome.
+    """Ask the controller to move what this broker leads, until nothing remains; log the outcome.
 
+    As in Kafka, another attempt follows also where partitions remain: a follower may be about to
+    come back into the ISR. `controlled.shutdown.max.retries` is the number of all attempts.
     `connect_to_controller` returns None while no controller is known.
     """
-    for attempt in range(config.controlled_shutdown_max_retries + 1):
-        if attempt:
-            await asyncio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
-        try:
-            remaining = await _ask_to_leave(config, controller, connect_to_controller)
-        except (KafkaError, OSError, TimeoutError) as failure:
-            logger.warning("controlled shutdown, attempt %d failed: %s", attempt + 1, failure)
-            continue
-        if remaining:
-            logger.info("still leader of %d partitions that no other broker can lead", remaining)
-        return
+    remaining: int | None = None
+    try:
+        async with asyncio.timeout(stop_limits.controlled_shutdown_s(config)):
+            for attempt in range(1, config.controlled_shutdown_max_retries + 1):
+                if attempt > 1:
+                    await asyncio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
+                try:
+                    remaining = await _ask_to_leave(config, controller, connect_to_controller)
+                except (KafkaError, OSError, TimeoutError) as failure:
+                    reason = str(failure)
+                else:
+                    if not remaining:
+                        return
+                    reason = f"{_partitions(remaining)} that no other broker can lead now"
+                logger.warning("controlled shutdown, attempt %d failed: %s", attempt, reason)
+    except TimeoutError:
+        logger.warning("controlled shutdown took too long")
+    if remaining is None:
+        logger.warning("stopping without a controlled shutdown: no controller has moved leaders")
+    else:
+        logger.warning("stopping as leader of %s, without another leader", _partitions(remaining))
+
+
+def _partitions(number: int) -> str:
+    return f"{number} partition{'' if number == 1 else 's'}"
 
 
 async def _ask_to_leave(

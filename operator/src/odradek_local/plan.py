@@ -69,6 +69,8 @@ def server_properties(resources: LocalResources, ports: Ports, number: int, fold
     values = {
         # Brokers and ZooKeeper start at the same time.
         "zookeeper.connection.timeout.ms": "120000",
+        # They also stop at the same time: no follower comes back that is worth a pause.
+        "controlled.shutdown.max.retries": "1",
         **resources.cluster.config,
         "broker.id": str(number),
         "listeners": f"PLAINTEXT://{HOST}:{ports.brokers[number]}",

@@ -48,9 +48,7 @@ from odradek.zk import registration, znodes
 from odradek.zk.failures import describe
 from odradek.zk.session import Session
 
-# The whole stop takes at most 20 s of the 30 that a pod is given; these are the shares of the steps
-# that wait for others. The first has room for a second attempt with Kafka's pause of 5 s before it.
-CONTROLLED_SHUTDOWN_LIMIT_S = 15.0
+# A share of what `stop_limits` allows after the controlled shutdown.
 LAST_ANSWERS_LIMIT_MS = 1500
 # A start does not wait longer for name servers: the addresses are looked up again later.
 BROKER_ADDRESSES_LIMIT_S = 2.0
@@ -326,15 +324,9 @@ class Server:
         logger.info("broker %d is stopping", self._config.broker_id)
         # The leaderships of a broker that is replaced are those of the other one.
         if self._config.controlled_shutdown_enable and not self._is_replaced:
-            try:
-                async with asyncio.timeout(CONTROLLED_SHUTDOWN_LIMIT_S):
-                    await move_leaderships(
-                        self._config,
-                        self._parts.controller,
-                        self._peers.connect_to_controller,
-                    )
-            except TimeoutError:
-                logger.warning("failed to move all leaderships in time; stopping")
+            await move_leaderships(
+                self._config, self._parts.controller, self._peers.connect_to_controller
+            )
         self._parts.groups.close()
         await self._parts.verifier.close()
         await self._parts.transactions.close()

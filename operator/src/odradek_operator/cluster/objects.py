@@ -7,10 +7,12 @@ node may have brokers (`broker_sets`); each set's ports are one higher than thos
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from odradek import stop_limits
 from odradek.properties import property_line
 from odradek_operator.cluster import (
     asked,
@@ -23,7 +25,7 @@ from odradek_operator.cluster.listener_objects import ListenerSetup
 from odradek_operator.cluster.zookeeper_objects import ZooKeeperSetup
 from odradek_operator.shared import pods
 from odradek_operator.shared.broker_sets import SET_SIZE, BrokerSets, set_name
-from odradek_operator.shared.cluster_spec import ClusterSpec
+from odradek_operator.shared.cluster_spec import ClusterSpec, read_config
 from odradek_operator.shared.objects import (
     CLUSTER_LABEL,
     MANAGED_BY,
@@ -47,6 +49,9 @@ RACKS: Final = "racks"
 SET_LABEL: Final = "odradek.io/broker-set"
 # Annotation of the first StatefulSet: how many there are.
 SETS: Final = "odradek.io/broker-sets"
+# Of a pod's end: more than its broker takes, and a limit, which Kubernetes has in nanoseconds.
+_SPARE_S: Final = 10
+_LONGEST_GRACE_PERIOD_S: Final = 24 * 3600
 _POD_NAME: Final = "statefulset.kubernetes.io/pod-name"
 
 # Ids come from the pod's ordinal, the address from where it runs, the rack from its node. An IPv6
@@ -366,6 +371,12 @@ def _claim_template(meta: ResourceMeta, spec: ClusterSpec) -> Object:
     return claim
 
 
+def _grace_period_s(spec: ClusterSpec) -> int:
+    """Return more than a broker may take to stop, 30 s with the defaults."""
+    stop_s = stop_limits.stop_s(read_config(spec.config, spec.zookeeper))
+    return math.ceil(min(stop_s + _SPARE_S, _LONGEST_GRACE_PERIOD_S))
+
+
 def _pod_spec(
     meta: ResourceMeta,
     spec: ClusterSpec,
@@ -378,7 +389,7 @@ def _pod_spec(
     pod: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 30,
+        "terminationGracePeriodSeconds": _grace_period_s(spec),
         "affinity": _affinity(meta, spec, one),
         "securityContext": pod_security(),
         "containers": [_container(meta, spec, image, pull_policy, setup)],

@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from odradek import config_loading, properties
+from odradek import properties
 from odradek.dynamic_config import CLUSTER_DEFAULT, DYNAMIC_KEYS
 from odradek.topic_config import TopicConfig
 from odradek.zk import admin, znodes
 from odradek.zk.operations import TransactionFailedError
 from odradek_operator.shared import apply, status_update, zookeeper_login
 from odradek_operator.shared.apply import ReconcileContext
-from odradek_operator.shared.cluster_spec import ClusterSpec
+from odradek_operator.shared.cluster_spec import ClusterSpec, read_config
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.status import Event
 from odradek_operator.shared.zookeeper import RefusedError, UnreachableError, ZnodeReader
@@ -44,14 +44,8 @@ def entries(wanted: ClusterSpec, chosen: Collection[str]) -> dict[str, str]:
 
     Brokers have no default of their own for some (log.flush.interval.ms); topics then have one.
     """
-    settings, _ = config_loading.from_values(
-        {
-            **{name: text for name, text in wanted.config.items() if name not in wanted.dynamic},
-            "broker.id": "0",
-            "zookeeper.connect": wanted.zookeeper,
-            "log.dirs": "/data",
-        }
-    )
+    static = {name: text for name, text in wanted.config.items() if name not in wanted.dynamic}
+    settings = read_config(static, wanted.zookeeper)
     fields = {name: DYNAMIC_KEYS[name][0] for name in chosen}
     defaults = {name: getattr(settings, field) for name, field in fields.items()}
     known = {

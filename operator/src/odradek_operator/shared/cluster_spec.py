@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from odradek import config_loading, properties, security_settings
+from odradek.config import BrokerConfig
 from odradek.dynamic_config import DYNAMIC_KEYS
 from odradek_operator.shared import console_spec, expose_spec, listener_spec
 from odradek_operator.shared.broker_sets import BrokerSets
@@ -316,16 +317,17 @@ def _check_broker_config(config: Mapping[str, str], zookeeper: str) -> None:
             f"{', '.join(refused)}",
         )
     try:
-        config_loading.from_values(
-            {
-                **config,
-                "broker.id": "0",
-                "zookeeper.connect": zookeeper,
-                "log.dirs": "/data",
-            }
-        )
+        read_config(config, zookeeper)
     except properties.ConfigError as error:
         raise InvalidSpec("InvalidConfig", str(error)) from None
+
+
+def read_config(config: Mapping[str, str], zookeeper: str) -> BrokerConfig:
+    """Read settings as a broker with them does. Raises ConfigError."""
+    settings, _ = config_loading.from_values(
+        {**config, "broker.id": "0", "zookeeper.connect": zookeeper, "log.dirs": "/data"}
+    )
+    return settings
 
 
 def _can_be_read(name: str, text: str) -> bool:
