@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
 
 from odradek.quotas.entities import QuotaKey
 from odradek.security import acl_znodes
@@ -21,7 +23,7 @@ from odradek.security.acls import (
 )
 from odradek.values import Principal
 from odradek.zk.operations import Operation
-from odradek_operator.shared import user_znodes, zookeeper
+from odradek_operator.shared import client_users, user_znodes, zookeeper
 from tests.reconcile.conftest import once_reachable
 from tests.support import zookeeper as server
 
@@ -185,3 +187,48 @@ def test_passwords_are_not_logged(
     assert "/config/users/shop" in caplog.text
     assert "word-of-mouth" not in caplog.text
     assert credential not in caplog.text
+
+
+HOSTILE = {
+    "not-json": b"{not json",
+    "not-text": b"\xff\xfe",
+    "unknown-version": b'{"version":9,"acls":[]}',
+    "no-object": b"[]",
+    "deep": b"[" * 100_000,
+    "huge": b"x" * 900_000,
+    "no-principal": b'{"version":1,"acls":[{"principal":"shop","permissionType":"Allow"}]}',
+}
+
+
+def test_acls_that_cannot_be_read_are_named_and_hide_no_others(
+    ours: zookeeper.ZooKeeper, theirs: KazooClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = allow("shop", AclOperation.READ)
+    for pattern in (ORDERS, APPS):
+        user_znodes.update_acls(ours, pattern, [mine])
+    for name, data in HOSTILE.items():
+        theirs.create(f"/kafka-acl/Topic/{name}", data)
+    secret = [make_digest_acl("somebody", "else", all=True)]
+    theirs.create("/kafka-acl/Topic/secret", b"", secret)
+    theirs.set_acls("/kafka-acl-extended/prefixed/Topic", secret)
+    for reader in (ours, ours.cached):
+        caplog.clear()
+        assert user_znodes.every_acl(reader) == {ORDERS: (mine,), APPS: (mine,)}
+        assert all(f"znode /kafka-acl/Topic/{name}: " in caplog.text for name in HOSTILE)
+        for refused in ("/kafka-acl/Topic/secret", "/kafka-acl-extended/prefixed/Topic"):
+            assert re.search(rf"does not let me read \S*{refused}", caplog.text)
+    for name, data in HOSTILE.items():
+        assert theirs.get(f"/kafka-acl/Topic/{name}")[0] == data
+
+
+def test_user_of_the_operators_own_goes_past_what_cannot_be_read(
+    ours: zookeeper.ZooKeeper, theirs: KazooClient
+) -> None:
+    mine, other = allow("odradek-job.n.g", AclOperation.READ), allow("eve", AclOperation.READ)
+    user_znodes.set_password(ours, "odradek-job.n.g", SHA_256, "one")
+    user_znodes.update_acls(ours, ORDERS, [mine, other])
+    theirs.create("/kafka-acl/Topic/bad", b"{not json")
+    client_users.remove(ours, "odradek-job.n.g")
+    assert theirs.get("/config/users/odradek-job.n.g")[0] == b'{"version":1,"config":{}}'
+    assert user_znodes.read_acls(ours, [ORDERS]) == {ORDERS: (other,)}
+    assert theirs.get("/kafka-acl/Topic/bad")[0] == b"{not json"

@@ -14,9 +14,9 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
@@ -26,16 +26,20 @@ from odradek.security import acl_znodes, scram
 from odradek.security.acls import AclEntry, ResourcePattern
 from odradek.zk import admin, znodes
 from odradek.zk.operations import Create, Delete, Operation, SetData, TransactionFailedError
-from odradek_operator.shared.zookeeper import ZnodeReader, ZooKeeper
+from odradek.zk.payload import ZnodeError
+from odradek_operator.shared.zookeeper import RefusedError, ZnodeReader, ZooKeeper
 
 MECHANISMS: Final = tuple(scram.DIGESTS)
 ITERATIONS: Final = scram.MIN_ITERATIONS
 MOST_ATTEMPTS: Final = 10
+# Of many znodes that cannot be read, a log line names so many.
+_NAMED: Final = 10
 _CONFIG_PATHS: Final = ("/config/users", znodes.CONFIG_CHANGES_PATH)
 
 Entries = Mapping[str, str]
 Changes = Mapping[str, str | None]
 Acls = tuple[AclEntry, ...]
+Value = TypeVar("Value")
 
 log = logging.getLogger(__name__)
 
@@ -172,8 +176,9 @@ def read_acls(
     }
 
 
-# Each of a thousand Users may have an ACL of the same pattern, and is looked at each minute.
-_DECODED: Final = 16384
+# Each of a thousand Users may have an ACL of the same pattern, and is looked at each minute. The
+# patterns that many share stay among the last ones; each may have a mebibyte.
+_DECODED: Final = 64
 
 
 @lru_cache(_DECODED)
@@ -182,21 +187,50 @@ def _decode_acls(path: str, data: bytes | None) -> Acls:
 
 
 def every_acl(reader: ZnodeReader) -> dict[ResourcePattern, Acls]:
-    """Return the ACLs of every pattern. Raises ZnodeError."""
+    """Return the ACLs of every pattern that can be read; log what cannot.
+
+    What one znode holds must not stop work on the ACLs in all others. Raises UnreachableError.
+    """
     parents = {
         acl_znodes.type_path(kind, each): (kind, each)
         for kind in acl_znodes.PATTERN_TYPES
         for each in acl_znodes.RESOURCE_TYPES
     }
-    listed = reader.children(parents)
-    return read_acls(
-        reader,
-        [
-            ResourcePattern(each, name, kind)
-            for path, (kind, each) in parents.items()
-            for name in listed[path] or ()
-        ],
-    )
+    listed, refused = _permitted(reader.children, list(parents))
+    patterns = {
+        acl_znodes.acl_path(pattern): pattern
+        for path, (kind, each) in parents.items()
+        for name in listed.get(path) or ()
+        for pattern in [ResourcePattern(each, name, kind)]
+    }
+    found, unreadable = _permitted(reader.read, list(patterns))
+    acls: dict[ResourcePattern, Acls] = {}
+    for path, one in found.items():
+        try:
+            acls[patterns[path]] = acl_znodes.decode_acls(path, None if one is None else one.data)
+        except ZnodeError as error:
+            unreadable.append(str(error))
+    if skipped := [*refused, *unreadable]:
+        more = f"; and {len(skipped) - _NAMED} more" if len(skipped) > _NAMED else ""
+        log.warning("skipping ACLs that cannot be read: %s%s", "; ".join(skipped[:_NAMED]), more)
+    return acls
+
+
+def _permitted(
+    read: Callable[[Iterable[str]], Mapping[str, Value]], paths: Sequence[str]
+) -> tuple[dict[str, Value], list[str]]:
+    """Read what ZooKeeper lets the operator read; return it, and a reason per path that it does
+    not. One refusal ends a read of many: halves are read until it is found.
+    """
+    try:
+        return dict(read(paths)), []
+    except RefusedError as error:
+        if len(paths) == 1:
+            return {}, [str(error)]
+    middle = len(paths) // 2
+    first, refused_first = _permitted(read, paths[:middle])
+    second, refused_second = _permitted(read, paths[middle:])
+    return {**first, **second}, [*refused_first, *refused_second]
 
 
 def update_acls(

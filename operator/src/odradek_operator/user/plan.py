@@ -128,6 +128,11 @@ def obsolete_acls(
     )
 
 
+def written_acls(written: WrittenByUser) -> dict[ResourcePattern, list[AclEntry]]:
+    """Return the ACLs that this resource wrote, by pattern."""
+    return _by_pattern(written.acls)
+
+
 def _by_pattern(bindings: Iterable[AclBinding]) -> dict[ResourcePattern, list[AclEntry]]:
     found: dict[ResourcePattern, list[AclEntry]] = {}
     for pattern, entry in bindings:

@@ -7,7 +7,7 @@ status before it is written, so that the resource knows what is its own, whereve
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -271,7 +271,7 @@ def _delete(
             _tell(context, body, cluster, told)
             return WAIT_SECONDS
         try:
-            _apply(zookeeper, user, Target(), written)
+            _remove(zookeeper, user, written)
         except (OvertakenError, TransactionFailedError) as error:
             log.info("%s: failed to commit: %s; retrying", meta.name, error)
             return SOON_SECONDS
@@ -287,6 +287,29 @@ def _delete(
         context.kube.post_event(body, Event("UserDeleted", text))
     apply.set_finalizer(context, body, False)
     return SOON_SECONDS
+
+
+def _remove(zookeeper: ZooKeeper, username: str, written: WrittenByUser) -> None:
+    """Remove what the resource wrote; a znode that cannot be changed holds up no other.
+
+    Raises the first of their errors at the end.
+    """
+    change = partial(plan.entry_changes, Target(), written)
+    removals: list[Callable[[], object]] = [
+        partial(user_znodes.update_entries, zookeeper, username, change),
+        *(
+            partial(user_znodes.update_acls, zookeeper, pattern, (), entries)
+            for pattern, entries in plan.written_acls(written).items()
+        ),
+    ]
+    failures: list[ZnodeError | RefusedError] = []
+    for remove in removals:
+        try:
+            remove()
+        except (ZnodeError, RefusedError) as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 _OR_RETAIN: Final = (
