@@ -164,6 +164,34 @@ async def test_changed_certificate_counts_for_the_next_connection(server: Server
     assert ("x509", "CN=second", 31) in acl_of(server, "/of-second")
 
 
+async def test_certificate_counts_instead_of_the_former_one_only_while_it_is_valid(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    former = server.authority.issue("valid")
+    access = server.access({**server.tls_settings(former), "zookeeper.set.acl": "true"})
+    assert access.context is not None
+    current, first = access.context, access.context()
+
+    def put(begins: timedelta, valid: timedelta) -> None:
+        made = server.authority.issue("renewed", begins=begins, valid=valid)
+        former.pem_path.write_bytes(made.pem_path.read_bytes())
+
+    put(timedelta(days=-2), timedelta(days=-1))
+    assert current() is first
+    async with connected(server.secure_connect, access) as session:
+        await session.create("/of-valid")
+    assert ("x509", "CN=valid", 31) in acl_of(server, "/of-valid")
+    put(timedelta(seconds=2), timedelta(days=1))
+    assert current() is first
+    said = [one.getMessage() for one in caplog.records if "keeping" in one.getMessage()]
+    assert len(said) == 2
+    assert all("for ZooKeeper: the new certificate is valid from" in one for one in said)
+    wait_until(lambda: current() is not first, "its time has come")
+    async with connected(server.secure_connect, access) as session:
+        await session.create("/of-renewed")
+    assert ("x509", "CN=renewed", 31) in acl_of(server, "/of-renewed")
+
+
 async def test_changed_certificate_counts_later_if_there_was_no_descriptor(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

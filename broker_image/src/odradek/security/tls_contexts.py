@@ -47,18 +47,27 @@ _SUITE_12: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
+class Validity:
+    """The time in which peers take a certificate."""
+
+    begins: datetime
+    ends: datetime
+
+    def check_successor(self, new: Validity) -> None:
+        """Raise ConfigError if this certificate is valid now, and a new one is not."""
+        now = datetime.now(UTC)
+        if self.begins <= now <= self.ends and not new.begins <= now <= new.ends:
+            raise ConfigError(f"the new certificate is valid from {new.begins} to {new.ends} only")
+
+
+@dataclass(frozen=True, slots=True)
 class Contexts:
     """The contexts of a listener: for its clients, and for this broker as a client of others."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
     subject: Name
-    not_before: datetime
-    not_after: datetime
-
-    def is_valid(self, now: datetime) -> bool:
-        """Return whether peers take the certificate at this time."""
-        return self.not_before <= now <= self.not_after
+    validity: Validity
 
 
 class TlsContexts:
@@ -88,7 +97,7 @@ class TlsContexts:
     @property
     def not_after_s(self) -> float:
         """Return when this broker's certificate expires, in seconds since 1970."""
-        return self._contexts.not_after.timestamp()
+        return self._contexts.validity.ends.timestamp()
 
     async def run(self) -> None:
         """Look for changed files until cancelled."""
@@ -122,17 +131,17 @@ class TlsContexts:
         self._seen = seen
         self._contexts = made
         logger.info(
-            "listener %s has new certificates, valid until %s", self._listener, made.not_after
+            "listener %s has new certificates, valid until %s", self._listener, made.validity.ends
         )
         self._warn_if_expired()
 
     def _warn_if_expired(self) -> None:
-        if self._contexts.not_after < datetime.now(UTC):
+        if self._contexts.validity.ends < datetime.now(UTC):
             logger.warning(
                 "the certificate of listener %s, %s, expired on %s",
                 self._listener,
                 _place(self._settings.key_store),
-                self._contexts.not_after,
+                self._contexts.validity.ends,
             )
 
 
@@ -140,11 +149,7 @@ def _check_successor(former: Contexts, made: Contexts) -> None:
     """Raise ConfigError if new contexts would serve clients worse than the former ones."""
     if made.subject != former.subject:
         raise ConfigError(f"the subject of the certificate is now {made.subject.rfc4514_string()}")
-    now = datetime.now(UTC)
-    if former.is_valid(now) and not made.is_valid(now):
-        raise ConfigError(
-            f"the new certificate is valid from {made.not_before} to {made.not_after} only"
-        )
+    former.validity.check_successor(made.validity)
 
 
 def signature(settings: TlsSettings) -> tuple[object, ...]:
@@ -164,8 +169,15 @@ def signature(settings: TlsSettings) -> tuple[object, ...]:
 
 def of_client(settings: TlsSettings) -> ssl.SSLContext:
     """Return the context of a client, which need not have a certificate. Raises ConfigError."""
+    context, _ = of_client_and_validity(settings)
+    return context
+
+
+def of_client_and_validity(settings: TlsSettings) -> tuple[ssl.SSLContext, Validity | None]:
+    """Return the context of a client, and when its certificate is valid. Raises ConfigError."""
     identity = stores.load_identity(settings.key_store) if settings.key_store.given else None
-    return _client(settings, identity, _trusted(settings))
+    context = _client(settings, identity, _trusted(settings))
+    return context, None if identity is None else _validity(identity)
 
 
 def _make(settings: TlsSettings) -> Contexts:
@@ -180,8 +192,12 @@ def _make(settings: TlsSettings) -> Contexts:
         server.set_ciphers(_DEFAULT_SUITES)
     server.verify_mode = _CLIENT_AUTH[settings.client_auth]
     client = _client(settings, identity, trusted)
+    return Contexts(server, client, identity.chain[0].subject, _validity(identity))
+
+
+def _validity(identity: stores.Identity) -> Validity:
     own = identity.chain[0]
-    return Contexts(server, client, own.subject, own.not_valid_before_utc, own.not_valid_after_utc)
+    return Validity(own.not_valid_before_utc, own.not_valid_after_utc)
 
 
 def _client(
