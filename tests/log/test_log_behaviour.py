@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from odradek.log.records import compression, records
 from odradek.log.records.batch import Header, Origin
 from odradek.log.segment.files import FileRetiredError
 from odradek.log.segment.segment import Segment
+from odradek.properties import read_fields
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.regions import FileRegion
 from odradek.topic_config import TopicConfig
@@ -91,6 +93,19 @@ def test_segments_roll_by_record_time(tmp_path: Path) -> None:
     for later in (0, 1000, 1001, 1500):
         log.append_as_leader(batch(b"a", timestamp=START_MS + later), 0)
     assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+def test_segment_jitter_ms_rolls_segments_earlier_by_chance(tmp_path: Path) -> None:
+    settings = {"segment.ms": "1000", "segment.jitter.ms": "1000"}
+    partition, log = opened(tmp_path, **read_fields(TopicConfig, settings))
+    for number in range(200):
+        partition.clock.advance(1000)
+        log.append_as_leader(batch(b"a", timestamp=START_MS + 100 * number), 0)
+    bases = [segment.base_offset for segment in log.segments]
+    lengths = {after - before for before, after in pairwise(bases)}
+    # Without jitter each has the records of a second, and the one after.
+    assert max(lengths) <= 11
+    assert len(lengths) > 1
 
 
 @pytest.mark.parametrize(
