@@ -173,13 +173,13 @@ def test_reset_to_a_time_that_a_leader_cannot_tell_leaves_the_offsets(running: R
         reset = {"requestId": "a", **fields}
         running.kubectl.apply(group("old", topics=["timeless"], reset=reset))
 
-    def is_told() -> bool:
+    def says_why() -> bool:
         # Of a broker that stands still the operator says only that it does not answer.
         waiting = running.wait_for("consumergroup", "old", "BrokersUnreachable")
         return "timeless-0" in waiting["message"] and "formats before 0.10" in waiting["message"]
 
     apply(strategy="Timestamp", value="2020-01-01T00:00:00Z")
-    eventually(is_told, "why the reset waits", pause_s=0.3)
+    eventually(says_why, "why the reset waits", pause_s=0.3)
     assert (status(running, "old").get("lastReset"), running.client.get(znode)[0]) == (None, b"4")
     apply(strategy="Earliest")
     eventually(lambda: running.client.get(znode)[0] == b"0", "the reset", pause_s=0.3)

@@ -29,7 +29,7 @@ from pathlib import Path
 from odradek import standard_output
 standard_output.guard()
 from odradek_spark.sql import local_spark
-with local_spark._errors_to(Path(sys.argv[1])):
+with local_spark._output_to(Path(sys.argv[1])):
     subprocess.run(["sh", "-c", "echo said >&2"], check=True)
 print(os.readlink("/proc/self/fd/2"))
 """
