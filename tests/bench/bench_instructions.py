@@ -5,7 +5,8 @@
 A broker runs under valgrind, which counts what its process executes outside of the kernel: Python,
 its libraries, the checksum. Unlike a time the count is the same on a busy machine: two runs differ
 by about one in a hundred. So it shows what a change costs where times show noise. With `--tls` the
-requests come over TLS, and OpenSSL is counted, too.
+requests come over TLS, and OpenSSL is counted, too; without it the brokers have no TLS listener, so
+that they can be of a revision before there was any.
 """
 
 from __future__ import annotations
@@ -54,7 +55,6 @@ _COUNTED = re.compile(r"I +refs: +([\d,]+)")
 class CountedBroker(SecureBroker, FreshBroker):
     """A broker of the packages below `root`, whose instructions are counted."""
 
-    protocols = {"TLS": "SSL"}
     start_seconds = 600  # under valgrind, on a busy machine
     root = revision.ROOT
 
@@ -129,10 +129,12 @@ class Counts:
 
     def of_broker(self, root: Path, frame: bytes, count: int) -> int:
         """Return what a fresh broker executes in its life, with `count` requests of a kind."""
-        kind = type("CountedBrokerOfRevision", (CountedBroker,), {"root": root})
+        about = {"root": root, "protocols": {"TLS": "SSL"} if self.over_tls else {}}
+        kind = type("CountedBrokerOfRevision", (CountedBroker,), about)
         with tempfile.TemporaryDirectory() as folder:
             own = certificates.Authority(Path(folder)).issue("broker", ["localhost"])
-            with Cluster(Path(folder), 1, {**STEADY, **own.settings()}, {1: kind}) as cluster:
+            settings = {**STEADY, **(own.settings() if self.over_tls else {})}
+            with Cluster(Path(folder), 1, settings, {1: kind}) as cluster:
                 broker = cluster.brokers[1]
                 assert isinstance(broker, CountedBroker)
                 create_topic(cluster.bootstrap, "short")
