@@ -99,6 +99,10 @@ class Disk:
         """Return all logs."""
         return dict(self._logs)
 
+    def has_topic(self, topic: str) -> bool:
+        """Return whether there is a log of any partition of a topic."""
+        return any(name == topic for name, _ in self._logs)
+
     def get(self, topic: str, partition: int) -> Any:
         """Return the log, None if there is none."""
         return self._logs.get((topic, partition))
