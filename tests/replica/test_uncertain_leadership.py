@@ -155,6 +155,16 @@ async def test_end_offset_is_not_confirmed_by_fetches_that_came_before(broker: R
     assert not await asking
 
 
+async def test_end_offset_of_a_former_leader_is_refused_at_once(broker: Replicas) -> None:
+    partition = broker.manager.partitions[KEY]
+    await follow(broker, 2, 3)
+    asking = asyncio.create_task(broker.manager.confirm_end_offset(partition))
+    await asyncio.sleep(0)
+    broker.manager.drop_moved_replicas(list(described(update(state(leader=2)))))
+    assert await is_done_soon(asking)
+    assert not await asking
+
+
 async def test_leader_stays_when_it_hears_of_its_own_or_an_older_epoch(broker: Replicas) -> None:
     partition = broker.manager.partitions[KEY]
     await broker.lead(isr=(1, 2, 3), replicas=(1, 2, 3), epoch=3)

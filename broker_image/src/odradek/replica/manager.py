@@ -246,12 +246,13 @@ class ReplicaManager:
         """Return whether no other replica held records beyond this log's end when this was called.
 
         `end_offset_confirmed` knows what was so a moment ago. Here the next fetches of the in-sync
-        replicas have to tell, which may take two of their waits.
+        replicas have to tell, which may take two of their waits; who leads no more waits for none.
         """
         # A fetch of the same millisecond may be from before.
         since_ms = self._clock_ms() + 1
         while not self._end_offset_confirmed_since(partition, since_ms):
-            if self._clock_ms() > since_ms + self._longest_fetch_pause_ms:
+            too_late = self._clock_ms() > since_ms + self._longest_fetch_pause_ms
+            if too_late or not partition.is_leader:
                 return False
             await asyncio.sleep(_LOOK_S)
         return True
