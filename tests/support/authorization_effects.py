@@ -95,16 +95,21 @@ def _deleted_records() -> offsets.DeleteRecordsRequest:
     return offsets.DeleteRecordsRequest(topics=wanted, timeout_ms=TIMEOUT_MS)
 
 
+def _first_leader(controller_epoch: int) -> dict[str, Any]:
+    """Return the fields by which broker 1 leads partition 0, of which it has the only replica."""
+    return {
+        "partition_index": 0,
+        "controller_epoch": controller_epoch,
+        "leader": 1,
+        "leader_epoch": 0,
+        "isr": [1],
+        "zk_version": 0,
+        "replicas": [1],
+    }
+
+
 def _told_of_a_topic(broker_epoch: int, controller_epoch: int) -> control.UpdateMetadataRequest:
-    state = control.UpdateMetadataPartitionState(
-        partition_index=0,
-        controller_epoch=controller_epoch,
-        leader=1,
-        leader_epoch=0,
-        isr=[1],
-        zk_version=0,
-        replicas=[1],
-    )
+    state = control.UpdateMetadataPartitionState(**_first_leader(controller_epoch))
     return control.UpdateMetadataRequest(
         controller_id=1,
         controller_epoch=controller_epoch,
@@ -115,16 +120,7 @@ def _told_of_a_topic(broker_epoch: int, controller_epoch: int) -> control.Update
 
 
 def _made_leader(broker_epoch: int, controller_epoch: int) -> control.LeaderAndIsrRequest:
-    state = control.LeaderAndIsrPartitionState(
-        partition_index=0,
-        controller_epoch=controller_epoch,
-        leader=1,
-        leader_epoch=0,
-        isr=[1],
-        zk_version=0,
-        replicas=[1],
-        is_new=True,
-    )
+    state = control.LeaderAndIsrPartitionState(**_first_leader(controller_epoch), is_new=True)
     return control.LeaderAndIsrRequest(
         controller_id=1,
         controller_epoch=controller_epoch,
