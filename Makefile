@@ -76,7 +76,7 @@ test: .venv/.ready ## everything: lint, types, unit and end-to-end tests, from n
 bench: .venv/.ready ## beside Apache Kafka 2.8.2 and 4.1.0: tests/bench/RESULTS.md (QUICK=1: in minutes)
 	@$(PY) -m tests.bench.report $(if $(QUICK),--quick) $(ARGS)
 
-benches: .venv/.ready ## every other measurement, beside Apache Kafka where there is a peer
+benches: .venv/.ready ## the other measurements, beside Apache Kafka where there is a peer
 	@$(PY) -m tests.cluster tools
 	@.venv/bin/pytest -q -s tests/bench/bench_log.py
 	@for each in codec requests produce_fetch groups partitions replication many_brokers secured security_roll handshakes controller operator exporter exporter_roll jobs console; do $(PY) -m tests.bench.bench_$$each || exit 1; done
