@@ -20,8 +20,8 @@ def page() -> str:
     ]
     return f"""# Versions of the protocol
 
-The requests that a broker answers, as it tells clients in ApiVersions. What is not here is
-answered as an unknown request. [Compatibility](../compatibility.md) lists the clients that were
-tried. This page is made from the table by which brokers serve requests.
+The requests that a broker answers, as it tells clients in ApiVersions. What is not here ends the
+connection. [Compatibility](../compatibility.md) has what differs from Kafka 2.8, and the clients
+that were tried. This page is made from the table by which brokers serve requests.
 
 {table(("API key", "request", "from version", "to version"), rows)}"""
