@@ -375,6 +375,17 @@ async def offset_delete(
 # --- topics ---------------------------------------------------------------------------------------
 
 
+def _denial(broker: Broker) -> tuple[ErrorCode, str]:
+    """Return what a topic is answered with that the sender may not change.
+
+    As in Kafka, only the controller says who may do what. All brokers ask the authorizer: one may
+    become the controller while it works on a request.
+    """
+    if broker.controller.active:
+        return TOPIC_DENIED, DENIED
+    return ErrorCode.NOT_CONTROLLER, "This is not the controller."
+
+
 async def create_topics(
     broker: Broker,
     request: topics.CreateTopicsRequest,
@@ -383,16 +394,15 @@ async def create_topics(
 ) -> object:
     """Need Create on the cluster or on each topic; configs are shown with DescribeConfigs."""
     refused: list[topics.CreatableTopic] = []
-    if broker.controller.active and not allowed(
-        broker, context, AclOperation.CREATE, ResourceType.CLUSTER, log=False
-    ):
+    if not allowed(broker, context, AclOperation.CREATE, ResourceType.CLUSTER, log=False):
         passed, refused = await _split(broker, context, AclOperation.CREATE, request.topics)
         request = replace(request, topics=passed)
+    code, message = _denial(broker)
     answer: topics.CreateTopicsResponse = await handle(broker, request, context)
     answer.topics += await authorization.answers(
         await slices.unique(topic.name for topic in refused),
         lambda name: topics.CreatableTopicResult(
-            name=name, error_code=TOPIC_DENIED, error_message=DENIED, configs=[]
+            name=name, error_code=code, error_message=message, configs=[]
         ),
     )
     for few in slices.cut(answer.topics):
@@ -417,17 +427,16 @@ async def delete_topics(
 ) -> object:
     """Need Delete on each topic."""
     refused: list[str] = []
-    if broker.controller.active and broker.config.delete_topic_enable:
+    if broker.config.delete_topic_enable:
         passed, refused = await _split(
             broker, context, AclOperation.DELETE, request.topic_names, str
         )
         request = replace(request, topic_names=passed)
+    code, message = _denial(broker)
     answer: topics.DeleteTopicsResponse = await handle(broker, request, context)
     answer.responses += await authorization.answers(
         await slices.unique(refused),
-        lambda name: topics.DeletableTopicResult(
-            name=name, error_code=TOPIC_DENIED, error_message=DENIED
-        ),
+        lambda name: topics.DeletableTopicResult(name=name, error_code=code, error_message=message),
     )
     return answer
 
@@ -439,15 +448,14 @@ async def create_partitions(
     handle: Handle,
 ) -> object:
     """Need Alter on each topic."""
-    refused: list[topics.CreatePartitionsTopic] = []
-    if broker.controller.active:
-        passed, refused = await _split(broker, context, AclOperation.ALTER, request.topics)
-        request = replace(request, topics=passed)
+    passed, refused = await _split(broker, context, AclOperation.ALTER, request.topics)
+    request = replace(request, topics=passed)
+    code, message = _denial(broker)
     answer: topics.CreatePartitionsResponse = await handle(broker, request, context)
     answer.results += await authorization.answers(
         await slices.unique(topic.name for topic in refused),
         lambda name: topics.CreatePartitionsTopicResult(
-            name=name, error_code=TOPIC_DENIED, error_message=DENIED
+            name=name, error_code=code, error_message=message
         ),
     )
     return answer
