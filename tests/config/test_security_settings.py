@@ -16,6 +16,11 @@ REQUIRED = {"broker.id": "0", "zookeeper.connect": "localhost:2181"}
     [
         ("authorizer.zookeeper.url", "other:2181"),
         ("zookeeper.ssl.context.supplier.class", "a.Supplier"),
+        ("principal.builder.class", "a.Builder"),
+        ("listener.name.internal.principal.builder.class", "a.Builder"),
+        ("security.providers", "a.Provider"),
+        ("create.topic.policy.class.name", "a.Policy"),
+        ("alter.config.policy.class.name", "a.Policy"),
         ("ssl.protocol", "TLSv1.1"),
         ("delegation.token.master.key", "a-secret"),
         ("delegation.token.secret.key", "a-secret"),
@@ -57,6 +62,10 @@ def test_kafkas_defaults_are_accepted_without_a_warning() -> None:
         "sasl.kerberos.ticket.renew.window.factor": "0.8",
         "sasl.login.refresh.buffer.seconds": "300",
         "listener.name.internal.ssl.client.auth": "none",
+        "principal.builder.class": (
+            "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+        ),
+        "create.topic.policy.class.name": "",
     }
     assert config_loading.from_values({**REQUIRED, **defaults})[1] == []
 

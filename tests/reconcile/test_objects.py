@@ -91,6 +91,8 @@ def test_security_settings_that_brokers_do_not_support_are_refused() -> None:
     assert refused.value.reason == "InvalidConfig"
     with pytest.raises(spec.InvalidSpec, match=r"remove delegation\.token\.secret\.key$"):
         cluster(config={"delegation.token.secret.key": "a-secret"})
+    with pytest.raises(spec.InvalidSpec, match=r"do not support .* principal\.builder\.class$"):
+        cluster(config={"principal.builder.class": "org.example.Builder"})
     # Nor do the listeners of a KafkaCluster have what brokers support.
     with pytest.raises(spec.InvalidSpec, match=r"remove ssl\.client\.auth$") as refused:
         cluster(config={"ssl.client.auth": "required"})

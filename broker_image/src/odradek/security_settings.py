@@ -16,6 +16,13 @@ from collections.abc import Mapping
 _DEFAULTS: Mapping[str, tuple[str, ...]] = {
     # ACLs are in the ZooKeeper of the cluster.
     "authorizer.zookeeper.url": (),
+    # Classes of Java that decide who somebody is, and what may be asked for.
+    "principal.builder.class": (
+        "org.apache.kafka.common.security.authenticator.defaultkafkaprincipalbuilder",
+    ),
+    "security.providers": (),
+    "create.topic.policy.class.name": (),
+    "alter.config.policy.class.name": (),
     "security.inter.broker.protocol": ("plaintext",),
     "zookeeper.set.acl": ("false",),
     "zookeeper.clientCnxnSocket": (),
@@ -126,7 +133,8 @@ _OF_MECHANISM = re.compile(
 _PREFIXES = ("ssl.", "sasl.", "authorizer.zookeeper.", "zookeeper.ssl.")
 # listener.name.NAME. makes a setting of one listener; a SASL mechanism may follow the name.
 _OF_LISTENER = re.compile(
-    r"listener\.name\.[^.]+\.((?:[^.]+\.)?(?:ssl|sasl|connections\.max\.reauth)\..+)"
+    r"listener\.name\.[^.]+"
+    r"\.((?:[^.]+\.)?(?:ssl|sasl|connections\.max\.reauth|principal\.builder)\..+)"
 )
 _MECHANISM = re.compile(r"[^.]+\.((?:ssl|sasl|connections\.max\.reauth)\..+)")
 

@@ -309,6 +309,11 @@ def _check_broker_config(config: Mapping[str, str], zookeeper: str) -> None:
                 f"brokers would not read {name!r} as it is written: a name has no spaces, = and :, "
                 "and does not begin with # or !; neither name nor value has a line break",
             )
+    if refused := security_settings.unsupported(config):
+        raise InvalidSpec(
+            "InvalidConfig",
+            f"brokers do not support these security settings; remove {', '.join(refused)}",
+        )
     # The operator writes these itself, with the keys and certificates that they name.
     if refused := security_settings.asked_for(config):
         raise InvalidSpec(
