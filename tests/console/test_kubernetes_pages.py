@@ -87,6 +87,13 @@ def place(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Sh
     }
     made.kubectl.apply(
         resource("ConsumerGroup", "copier", topics=["orders"], job=job),
+        resource(
+            "ConsumerGroup",
+            "with-page",
+            clusterRef={"name": "main", "namespace": "elsewhere"},
+            topics=["orders"],
+            job={**job, "ui": {"enabled": True}},
+        ),
         resource("ConsumerGroup", "plain"),
         {
             "apiVersion": "v1",
@@ -111,6 +118,7 @@ def place(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Sh
             "restarts": {"application": 3, "infrastructure": 1},
         },
     )
+    made.status("consumergroup", "with-page", job={"driverPod": "with-page-driver"})
     made.reassignment(
         "running",
         phase="Running",
@@ -164,6 +172,9 @@ def test_pages_show_jobs_and_reassignments_as_their_status_says(
     assert HOSTILE not in one
     assert "3 of the job, 1 of its node or pod" in one
     assert f"kubectl -n {place.namespace} logs copier-driver" in one
+    assert "port-forward" not in one
+    with_page = console.page(f"/jobs/{place.namespace}/with-page")
+    assert "port-forward with-page-driver 4040" in with_page
     place.status("consumergroup", "copier", totalLag=1000, job={"lastBatchId": 47})
     batches = re.compile(r"<dt>Batches</dt><dd>(?!0.0 )[\d.]+ per minute</dd>")
     path = f"/jobs/{place.namespace}/copier"
@@ -276,6 +287,9 @@ def test_one_cluster_is_all_that_a_console_of_it_shows(place: ShownResources, fo
     console.end()
     console = started(place, folder, place.server.kubeconfig, *options, "main")
     assert "of-main" in console.page("/reassignments")
+    assert "copier" in console.page("/jobs")
+    # It is of a cluster of this name in another namespace.
+    assert "with-page" not in console.page("/jobs")
     console.end()
 
 

@@ -54,6 +54,11 @@ class Resource:
         return str(self.spec.get("clusterRef", {}).get("name", ""))
 
     @property
+    def cluster_namespace(self) -> str:
+        """The namespace of this KafkaCluster, its own unless it names another."""
+        return str(self.spec.get("clusterRef", {}).get("namespace", self.namespace))
+
+    @property
     def spec(self) -> Mapping[str, Any]:
         """What the user wants."""
         found: Mapping[str, Any] = self.body.get("spec", {})
@@ -84,7 +89,7 @@ class Resource:
 class ResourceReader:
     """Reads, and changes if asked to, the resources of one namespace or of all (empty).
 
-    With a `cluster` those of other KafkaClusters are not there.
+    With a `cluster`, which is in that namespace, those of other KafkaClusters are not there.
     """
 
     def __init__(self, kube: Kube, namespace: str, cluster: str = "") -> None:
@@ -114,7 +119,10 @@ class ResourceReader:
         return sorted(chosen, key=lambda one: (one.namespace, one.name))
 
     def _is_shown(self, one: Resource) -> bool:
-        return self._cluster in ("", one.cluster)
+        if not self._cluster:
+            return True
+        in_namespace = self._namespace in ("", one.cluster_namespace)
+        return one.cluster == self._cluster and in_namespace
 
     async def get(self, kind: str, namespace: str, name: str) -> Resource | None:
         """Return a resource as it is now, None if there is none. Raises KubernetesError."""
