@@ -102,6 +102,7 @@ def test_groups_whose_jobs_rest_on_purpose_are_named() -> None:
     assert resting(*status.ready("Suspended")) == {(RESTING, "n", "c", "one")}
     assert resting(*status.ready("Suspended"), group="g") == {(RESTING, "n", "c", "g")}
     assert resting(*status.ready("Scheduled")) == {(RESTING, "n", "c", "one")}
+    assert resting(*status.ready("Completed")) == {(RESTING, "n", "c", "one")}
     assert not resting(*status.ready("Running"))
     # Another resource has the group.
     assert not resting(*status.stalled("ResourceConflict", ""), job={"suspend": True})

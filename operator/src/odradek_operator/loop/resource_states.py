@@ -38,8 +38,8 @@ class ResourceStates(Collector):
         place = ["namespace", "cluster"]
         resting = GaugeMetricFamily(
             "odradek_consumergroup_resting",
-            "1 for a group whose job does not run on purpose: it is suspended, or waits for its "
-            "schedule. Others have no series.",
+            "1 for a group whose job does not run on purpose: it is suspended, waits for its "
+            "schedule, or has run once. Others have no series.",
             labels=[*place, "consumergroup"],
         )
         wanted = GaugeMetricFamily(
@@ -97,7 +97,7 @@ def _is_at_rest(body: Body) -> bool:
 def _rests_on_purpose(body: Body) -> bool:
     # Not the spec: another resource may own the group.
     ready = status.condition_of(body.get("status", {}), "Ready")
-    return ready is not None and ready["reason"] in ("Suspended", "Scheduled")
+    return ready is not None and ready["reason"] in ("Suspended", "Scheduled", "Completed")
 
 
 def _holds(body: Body, kind: str) -> bool:
