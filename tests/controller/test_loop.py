@@ -489,6 +489,25 @@ async def test_controlled_shutdown_moves_leaders_and_returns_those_that_stay(
     assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
 
 
+async def test_controlled_shutdown_of_a_former_life_does_not_stop_the_present_one(
+    cluster: Cluster,
+) -> None:
+    """The broker gave up and restarted while the controller had its request in a queue."""
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    two = await cluster.broker(2)
+    await until(lambda: 9002 in cluster.received)
+    await admin.apply_create_topic(controller.session, "t", replicas(p0=(2, 1)), {})
+    await until(lambda: ("t", 0) in cluster.roles(2))
+    present = two.registration.epoch
+    with pytest.raises(KafkaError) as caught:
+        await controller.controlled_shutdown(2, present - 1)
+    assert caught.value.code == ErrorCode.STALE_BROKER_EPOCH
+    assert (await state(controller.session, "t", 0))[0] == partition_state(2, 0, (2, 1), 1)
+    assert await controller.controlled_shutdown(2, present) == []
+    assert (await state(controller.session, "t", 0))[0] == partition_state(1, 1, (1,), 1)
+
+
 async def test_controlled_shutdown_is_refused_by_a_broker_that_is_not_controller(
     cluster: Cluster,
 ) -> None:

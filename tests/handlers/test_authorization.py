@@ -276,7 +276,7 @@ class NoController:
 
     active = False
 
-    async def controlled_shutdown(self, broker_id: int) -> None:
+    async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> None:
         raise KafkaError(ErrorCode.NOT_CONTROLLER)
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from odradek.handlers import control
 from odradek.handlers.context import Broker, RequestContext
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.control import (
+    ControlledShutdownRequest,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
     StopReplicaRequest,
     StopReplicaTopicV1,
 )
+from odradek.values import NO_BROKER_EPOCH
 from tests.support.replicas import KEY, Replicas
 
 CONTEXT = RequestContext(
@@ -67,7 +71,7 @@ async def test_what_came_before_the_registration_was_known_counts_if_it_names_it
     broker: Broker, monkeypatch: pytest.MonkeyPatch, names_it: bool
 ) -> None:
     monkeypatch.setattr(broker.registration, "in_time", False)
-    asked = lead(PRESENT if names_it else control.NO_BROKER_EPOCH)
+    asked = lead(PRESENT if names_it else NO_BROKER_EPOCH)
     answer = await control.leader_and_isr(broker, asked, CONTEXT)
     assert (answer.error_code == ErrorCode.NONE) == names_it
 
@@ -80,3 +84,26 @@ async def test_a_log_is_deleted_only_by_who_knows_of_this_life(
     answer = await control.stop_replica(broker, stop(registration), CONTEXT)
     assert (answer.error_code == ErrorCode.STALE_BROKER_EPOCH) == is_kept
     assert (replicas.logs.get(*KEY) is not None) == is_kept
+
+
+class AskedController:
+    """A controller that only notes which broker asks to be shut down, and under which epoch."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> list[object]:
+        self.asked.append((broker_id, broker_epoch))
+        return []
+
+
+@pytest.mark.parametrize(("version", "epoch"), [(1, NO_BROKER_EPOCH), (2, PRESENT)])
+async def test_the_controller_learns_which_life_of_a_broker_shuts_down(
+    broker: Broker, version: int, epoch: int
+) -> None:
+    controller = AskedController()
+    asked = dataclasses.replace(broker, controller=controller)  # type: ignore[arg-type]
+    request = ControlledShutdownRequest(broker_id=2, broker_epoch=epoch)
+    answer = await control.controlled_shutdown(asked, request, CONTEXT._replace(version=version))
+    assert answer.error_code == ErrorCode.NONE
+    assert controller.asked == [(2, epoch)]

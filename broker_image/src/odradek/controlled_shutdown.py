@@ -13,8 +13,10 @@ from odradek.controller.loop import Controller
 from odradek.net.client import PeerClient
 from odradek.protocol.errors import ErrorCode, KafkaError, name_of
 from odradek.protocol.messages.control import ControlledShutdownRequest
+from odradek.values import NO_BROKER_EPOCH
 
-_VERSION: Final = 1
+# The first that names the broker epoch: Kafka 2.2 and later know it.
+_VERSION: Final = 2
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +25,14 @@ async def move_leaderships(
     config: BrokerConfig,
     controller: Controller,
     connect_to_controller: Callable[[], PeerClient | None],
+    broker_epoch: Callable[[], int],
 ) -> None:
     """Ask the controller to move what this broker leads, until nothing remains; log the outcome.
 
     As in Kafka, another attempt follows also where partitions remain: a follower may be about to
     come back into the ISR. `controlled.shutdown.max.retries` is the number of all attempts.
-    `connect_to_controller` returns None while no controller is known.
+    `connect_to_controller` returns None while no controller is known, `broker_epoch` -1 while this
+    broker is not registered.
     """
     remaining: int | None = None
     try:
@@ -37,7 +41,9 @@ async def move_leaderships(
                 if attempt > 1:
                     await asyncio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
                 try:
-                    remaining = await _ask_to_leave(config, controller, connect_to_controller)
+                    remaining = await _ask_to_leave(
+                        config, controller, connect_to_controller, broker_epoch()
+                    )
                 except (KafkaError, OSError, TimeoutError) as failure:
                     reason = str(failure)
                 else:
@@ -61,16 +67,19 @@ async def _ask_to_leave(
     config: BrokerConfig,
     controller: Controller,
     connect_to_controller: Callable[[], PeerClient | None],
+    broker_epoch: int,
 ) -> int:
     """Return how many partitions remain that no other replica can lead."""
+    if broker_epoch == NO_BROKER_EPOCH:
+        raise ConnectionError("this broker is not registered")
     if controller.active:
-        return len(await controller.controlled_shutdown(config.broker_id))
+        return len(await controller.controlled_shutdown(config.broker_id, broker_epoch))
     client = connect_to_controller()
     if client is None:
         raise ConnectionError("the controller is unknown")
     try:
         answer = await client.call(
-            ControlledShutdownRequest(broker_id=config.broker_id),
+            ControlledShutdownRequest(broker_id=config.broker_id, broker_epoch=broker_epoch),
             _VERSION,
             config.request_timeout_ms,
         )

@@ -14,6 +14,11 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 """Kafka's security protocols of listeners, and their numbers in requests."""
 
+NO_BROKER_EPOCH = -1
+"""In place of the broker epoch in requests of Kafka before 2.2 (KIP-380), and while a broker is not
+registered.
+"""
+
 NO_LEADER = BrokerId(-1)
 """The leader of a partition without a leader, in znodes and in requests."""
 

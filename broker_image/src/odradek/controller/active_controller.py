@@ -59,7 +59,7 @@ from odradek.controller.step import (
 from odradek.controller.store import ControllerStore
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.purgatory import Purgatory
-from odradek.values import BrokerId, TopicPartition
+from odradek.values import NO_BROKER_EPOCH, BrokerId, TopicPartition
 from odradek.zk import znodes
 
 logger = logging.getLogger(__name__)
@@ -352,12 +352,19 @@ class ActiveController:
 
     # --- calls ---
 
-    async def shut_down(self, broker_id: BrokerId) -> list[TopicPartition]:
+    async def shut_down(self, broker_id: BrokerId, broker_epoch: int) -> list[TopicPartition]:
         """Move leaderships off a broker; see `loop.Controller.controlled_shutdown`."""
         await self.read(ZnodeChange.BROKERS)
-        if broker_id not in self.context.brokers:
+        broker = self.context.brokers.get(broker_id)
+        if broker is None:
             raise KafkaError(
                 ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {broker_id} is not registered."
+            )
+        if NO_BROKER_EPOCH != broker_epoch < broker.epoch:
+            # It stopped without an answer, and is back: nothing would let it lead or follow again.
+            raise KafkaError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"Broker {broker_id} registered again since it asked for a controlled shutdown.",
             )
         await self._read_states_again(self.context.replicated_partitions_on(broker_id))
         await self.advance(ShutdownRequested(broker_id))

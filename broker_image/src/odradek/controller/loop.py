@@ -40,7 +40,7 @@ from odradek.controller.store import ControllerMovedError, ControllerStore
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.replica.purgatory import Purgatory
-from odradek.values import BrokerId, ControllerEpoch, TopicPartition
+from odradek.values import NO_BROKER_EPOCH, BrokerId, ControllerEpoch, TopicPartition
 from odradek.zk.session import (
     ConnectionLoss,
     Session,
@@ -171,12 +171,17 @@ class Controller:
             with contextlib.suppress(SessionExpiredError):
                 await controller_znode.resign(self._session)
 
-    async def controlled_shutdown(self, broker_id: int) -> list[TopicPartition]:
+    async def controlled_shutdown(
+        self, broker_id: int, broker_epoch: int = NO_BROKER_EPOCH
+    ) -> list[TopicPartition]:
         """Move leaderships off a broker; return the replicated partitions that it still leads.
 
-        Raise KafkaError NOT_CONTROLLER or BROKER_NOT_AVAILABLE (row C6, ControlledShutdown).
+        Raise KafkaError NOT_CONTROLLER, BROKER_NOT_AVAILABLE, or STALE_BROKER_EPOCH if the broker
+        has restarted since it asked under `broker_epoch` (row C6, ControlledShutdown).
         """
-        return await self._call(lambda controller: controller.shut_down(BrokerId(broker_id)))
+        return await self._call(
+            lambda controller: controller.shut_down(BrokerId(broker_id), broker_epoch)
+        )
 
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition], cause: Cause

@@ -22,9 +22,7 @@ from odradek.protocol.messages.control import (
     UpdateMetadataResponse,
 )
 from odradek.replica.metadata import LEADER_DURING_DELETE, described
-from odradek.values import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
-
-NO_BROKER_EPOCH = -1
+from odradek.values import NO_BROKER_EPOCH, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
 Answer = TypeVar("Answer")
 
@@ -155,7 +153,9 @@ async def controlled_shutdown(
 ) -> ControlledShutdownResponse:
     """Move leaderships away from a broker that is about to stop; for the controller only."""
     try:
-        remaining = await broker.controller.controlled_shutdown(request.broker_id)
+        remaining = await broker.controller.controlled_shutdown(
+            request.broker_id, request.broker_epoch
+        )
     except KafkaError as refusal:
         return ControlledShutdownResponse(error_code=refusal.code, remaining_partitions=[])
     return ControlledShutdownResponse(

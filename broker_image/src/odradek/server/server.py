@@ -325,7 +325,10 @@ class Server:
         # The leaderships of a broker that is replaced are those of the other one.
         if self._config.controlled_shutdown_enable and not self._is_replaced:
             await move_leaderships(
-                self._config, self._parts.controller, self._peers.connect_to_controller
+                self._config,
+                self._parts.controller,
+                self._peers.connect_to_controller,
+                lambda: self._parts.registration.epoch,
             )
         self._parts.groups.close()
         await self._parts.verifier.close()
