@@ -15,7 +15,7 @@ from odradek.topic_config import TopicConfig
 from tests.support.logs import Partition, batch
 
 CONFIG = TopicConfig(cleanup_policy=("compact",), segment_bytes=400, file_delete_delay_ms=0)
-IDLE, BUSY = 5, 6
+IDLE, BUSY, OTHER = 5, 6, 7
 
 
 def send(partition: Partition, log: Log, producer_id: int, sequence: int) -> AppendInfo:
@@ -78,6 +78,40 @@ def test_at_a_follower_that_becomes_leader(
     copy = follower.open(clean=True)
     copy.append_as_follower(log.reader.read_bytes(0, 1 << 20))
     assert copy.log_end_offset == 13
+    assert send(follower, copy, IDLE, 1).base_offset == 13
+
+
+@pytest.fixture
+def follower(partition: Partition, tmp_path: Path) -> Partition:
+    """A follower where the topic is compacted no more."""
+    config = dataclasses.replace(CONFIG, cleanup_policy=("delete",))
+    return Partition(tmp_path / "follower" / "topic-0", config, partition.clock)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_after_a_restart_of_a_follower_under_another_policy(
+    follower: Partition, log: Log, clean: bool
+) -> None:
+    copy = follower.open(clean=True)
+    copy.append_as_follower(log.reader.read_bytes(0, 1 << 20))
+    (follower.close if clean else follower.crash)(copy)
+    copy = follower.open(clean=clean)
+    assert send(follower, copy, IDLE, 1).base_offset == 13
+
+
+def test_after_a_truncation_of_a_follower_under_another_policy(
+    partition: Partition, follower: Partition, log: Log, tmp_path: Path
+) -> None:
+    """It has the first batch, and a snapshot behind the gap."""
+    other = Partition(tmp_path / "other" / "topic-0", CONFIG, partition.clock)
+    first = other.open(clean=True)
+    send(other, first, OTHER, 0)
+    copy = follower.open(clean=True)
+    for source in (first, log):
+        copy.append_as_follower(source.reader.read_bytes(0, 1 << 20))
+    copy.roll()
+    send(follower, copy, BUSY, 12)
+    copy.truncate_to(13)
     assert send(follower, copy, IDLE, 1).base_offset == 13
 
 

@@ -357,7 +357,8 @@ class Log:
             self.log_end_offset,
             self.environment.now_ms(),
             self.log_end_offset,
-            is_compacted="compact" in self.config.cleanup_policy,
+            # Those of which nothing is left do not come back.
+            is_compacted="compact" in self.config.cleanup_policy or self.producers.forgetful,
         )
 
     def skip_to(self, offset: int) -> None:

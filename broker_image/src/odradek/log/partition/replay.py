@@ -1,5 +1,6 @@
 """Producer state from files: the newest usable snapshot, then the headers of later batches."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Container, Iterable, Sequence
 
@@ -39,7 +40,8 @@ def rebuild(
     may be of batches that a crash undid. Damaged batches are passed over.
 
     With `is_compacted` the batches of a producer that wrote may be gone, and the snapshot may lack
-    it: it had expired.
+    it: it had expired. So it is where offsets are missing, perhaps because of a former policy; with
+    a snapshot, that is looked for before the first batch and behind the snapshot only.
 
     Snapshots outside (log start offset, `newest_snapshot`] and damaged ones are removed. Raises
     OSError, and StoppedError once `is_stopping`.
@@ -60,9 +62,12 @@ def rebuild(
     if is_compacted and log_end > log_start:
         rebuilt.forgetful = True
     if rebuilt.snapshot_offset >= 0 and not rebuilt.forgetful:
-        # A snapshot lacks producers that expired before it: possible once the log is that old.
+        # A snapshot lacks producers that expired before it: possible once the log is that old, or
+        # where compaction left nothing of them.
         oldest_ms = segments[0].first_timestamp() if segments[0].size else now_ms
-        rebuilt.forgetful = now_ms - oldest_ms >= rebuilt.expiry_ms
+        rebuilt.forgetful = (
+            now_ms - oldest_ms >= rebuilt.expiry_ms or _first_offset(segments) > log_start
+        )
     if not trusts_aborted:
         for segment in segments:
             segment.aborted.truncate_to(rebuilt.end_offset)
@@ -105,7 +110,7 @@ def _replay(
     note_aborted: Callable[[Segment, AbortedTxn], None],
     is_stopping: Callable[[], bool],
 ) -> None:
-    start = states.end_offset
+    start = expected = states.end_offset
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else log_end
         if following <= start or segment.size == 0:
@@ -115,7 +120,12 @@ def _replay(
                 raise StoppedError
             if header is None:
                 _note_damage(states, segment, position)
-            elif header.producer_id >= 0 and header.last_offset >= start:
+                continue
+            if header.base_offset > expected:
+                # Compaction removed batches, perhaps under a former cleanup.policy.
+                states.forgetful = True
+            expected = max(expected, header.last_offset + 1)
+            if header.producer_id >= 0 and header.last_offset >= start:
                 try:
                     marker = _marker_of(segment, position, header)
                 except CorruptBatchError:
@@ -128,6 +138,15 @@ def _replay(
                 # What has ended is decided, whoever leads next: its coordinator goes on until all
                 # replicas have the marker. There may be too many to keep.
                 states.transactions.forget_replicated(header.last_offset + 1)
+
+
+def _first_offset(segments: Sequence[Segment]) -> int:
+    """Return the offset of the first batch, that of its segment where the batch is damaged."""
+    first = next((segment for segment in segments if segment.size), segments[0])
+    with contextlib.suppress(CorruptBatchError):
+        for _, header in first.scan(0):
+            return header.base_offset
+    return first.base_offset
 
 
 def _marker_of(segment: Segment, position: int, header: Header) -> Marker | None:
