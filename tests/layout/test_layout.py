@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,3 +38,10 @@ def test_one_wheel_holds_the_packages() -> None:
 
     for package in (odradek, odradek_console, odradek_local, odradek_operator, odradek_spark):
         assert Path(str(package.__file__)).is_relative_to(ROOT)
+
+
+def test_click_is_not_older_than_what_is_imported_of_it() -> None:
+    """`command_ends` imports NoArgsIsHelpError, which click has since 8.2."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = {one.name: one.specifier for one in map(Requirement, project["dependencies"])}
+    assert not asked["click"].contains("8.1.8")
