@@ -355,6 +355,25 @@ async def test_lost_leadership_ends_waiting_produces_with_not_leader(broker: Rep
     assert (await waiting).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+async def test_what_was_committed_before_leadership_was_lost_is_acknowledged(
+    broker: Replicas,
+) -> None:
+    """The request had to wait for another partition."""
+    other = TopicPartition("other", 0)
+    for key in (KEY, other):
+        await broker.lead(isr=(1, 2), replicas=(1, 2), topic=key.topic)
+    records = [(key, logs.batch(b"a")) for key in (KEY, other)]
+    waiting = asyncio.create_task(broker.manager.append(records, -1, 60_000, Origin.CLIENT))
+    await asyncio.sleep(0)
+    await fetch(broker, 1, replica=2)
+    for key in (KEY, other):
+        await broker.take(leader=2, isr=(1, 2), replicas=(1, 2), epoch=1, topic=key.topic)
+    assert [one.error for one in await waiting] == [
+        ErrorCode.NONE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ]
+
+
 async def test_produce_survives_a_new_epoch_of_the_same_leader(broker: Replicas) -> None:
     await broker.lead(isr=(1, 2, 3), replicas=(1, 2, 3))
     waiting = asyncio.create_task(produce(broker, b"a", timeout_ms=60_000))

@@ -122,6 +122,7 @@ class Appended:
             )
         for one in self._waiting:
             partition = one.partition
+            minimum = partition.log.config.min_insync_replicas
             if one.outcome.error is not NO_ERROR:
                 continue
             if partition.offline:
@@ -130,10 +131,13 @@ class Appended:
                 not partition.is_leader
                 or partition.leadership_generation != one.leadership_generation
             ):
-                one.outcome.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                # As in Kafka, what was committed by then is acknowledged, also if it had to wait
+                # for other partitions.
+                if not partition.had_committed(one.leadership_generation, one.end_offset, minimum):
+                    one.outcome.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             elif partition.high_watermark < one.end_offset:
                 one.outcome.error = ErrorCode.REQUEST_TIMED_OUT
-            elif not partition.has_enough_replicas(partition.log.config.min_insync_replicas):
+            elif not partition.has_enough_replicas(minimum):
                 one.outcome.error = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 

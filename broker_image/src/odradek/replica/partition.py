@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Container
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from odradek.protocol.errors import NO_ERROR, ErrorCode
 from odradek.replica import isr as rules
@@ -66,6 +66,14 @@ class LagLimits:
     messages_max: int | None = None
 
 
+class FormerLeadership(NamedTuple):
+    """The high watermark and the number of in-sync replicas with which a leadership ended."""
+
+    generation: int
+    high_watermark: int
+    in_sync: int
+
+
 class Partition:
     """The state of one replica. The `ReplicaManager` owns it; only the event loop uses it.
 
@@ -92,6 +100,7 @@ class Partition:
         "clock_ms",
         "controller_epoch",
         "followers",
+        "former_leadership",
         "high_watermark",
         "isr",
         "key",
@@ -144,6 +153,7 @@ class Partition:
         # How often leadership was lost. Within one generation nothing is cut from the log, also
         # over several epochs.
         self.leadership_generation = 0
+        self.former_leadership: FormerLeadership | None = None
         self.high_watermark = 0
         self._set_high_watermark(high_watermark)
 
@@ -203,6 +213,7 @@ class Partition:
 
     def follow(self, state: LeaderAndIsrPartitionState) -> None:
         """Become follower of a new leader epoch; from then on a fetcher truncates and copies."""
+        self._note_leadership()
         self._take(state)
         self.leadership_generation += 1
         self.followers = {}
@@ -210,10 +221,29 @@ class Partition:
 
     def retire(self) -> None:
         """Give up every role: the replica moved to another broker or its topic is deleted."""
+        self._note_leadership()
         self.leader = NO_LEADER
         self.leadership_generation += 1
         self.followers = {}
         self._check_role()
+
+    def _note_leadership(self) -> None:
+        if self.is_leader:
+            self.former_leadership = FormerLeadership(
+                self.leadership_generation, self.high_watermark, len(self.isr.committed)
+            )
+
+    def had_committed(self, generation: int, end_offset: int, minimum: int) -> bool:
+        """Return whether a leadership that has ended had committed all below `end_offset`, with
+        `minimum` replicas in sync. Only the last one is known.
+        """
+        former = self.former_leadership
+        return (
+            former is not None
+            and former.generation == generation
+            and former.high_watermark >= end_offset
+            and former.in_sync >= minimum
+        )
 
     def _check_role(self) -> None:
         others = {*self.replicas, *self.isr.committed} - {self.broker_id}
