@@ -9,9 +9,15 @@ import pytest
 from odradek.controller import reassignment
 from odradek.controller.active_controller import ActiveController
 from odradek.controller.context import ControllerContext
-from odradek.controller.events import ContextLoaded, Leadership, ReassignmentRequested
+from odradek.controller.events import (
+    AssignmentsWritten,
+    ContextLoaded,
+    Leadership,
+    ReassignmentRequested,
+)
 from odradek.controller.replica_assignment import MOST_REPLICAS, ReplicaAssignment
 from odradek.controller.step import step
+from odradek.controller.store import ControllerStore
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages import control
 from odradek.values import BrokerId, ControllerEpoch, TopicPartition
@@ -178,6 +184,33 @@ async def test_request_is_looked_at_once_and_again_when_a_tool_has_changed_it(
         while await requested(session) is not None:
             await asyncio.sleep(0.01)
     assert looked_at == [4, 2, 1, 1]
+
+
+async def test_request_for_a_topic_that_goes_before_it_is_written_does_not_stay(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody removes its znodes; tools make no other request while there is one."""
+    one, *_ = await start(cluster, 1, 2, 3)
+    session = await cluster.session()
+    write = ControllerStore.write_assignments
+
+    async def write_after_all_went(
+        store: ControllerStore, wanted: Mapping[TopicPartition, ReplicaAssignment]
+    ) -> AssignmentsWritten:
+        for path in (
+            znodes.state_path("t", 0),
+            znodes.partition_path("t", 0),
+            znodes.partitions_path("t"),
+            znodes.topic_path("t"),
+        ):
+            await session.delete(path)
+        return await write(store, wanted)
+
+    monkeypatch.setattr(ControllerStore, "write_assignments", write_after_all_went)
+    await request(session, {0: (1, 2, 3)})
+    while await requested(session) is not None:
+        await asyncio.sleep(0.01)
+    assert one.active
 
 
 async def test_reassignment_continues_under_the_next_controller(cluster: Cluster) -> None:

@@ -312,6 +312,9 @@ class ActiveController:
             await self.advance(event)
             # A topic's deletion may have been requested before the topic was read.
             self._queue.put(ZnodeChange.DELETIONS)
+        if event.removed:
+            # What is requested of these may have been left for now: see `write_assignments`.
+            self._queue.put(ZnodeChange.REASSIGNMENT)
 
     async def _read_assignments(self, topics: Iterable[str]) -> dict[str, znodes.TopicAssignment]:
         """Return topics' assignments, and watch them; the event's path names the topic."""

@@ -318,7 +318,7 @@ class ControllerStore:
             *(self._write_topic_assignments(topic, changes) for topic, changes in by_topic.items())
         )
         if sum(map(len, written)) < len(wanted):
-            # Of partitions that are gone the requests stay: they are refused when all is known.
+            # Of partitions that are gone the requests stay: they are refused once that is known.
             self.forget_reassignment()
         return AssignmentsWritten(
             {
