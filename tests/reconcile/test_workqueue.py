@@ -192,6 +192,35 @@ def test_what_a_cluster_allows_is_looked_at_when_the_cluster_changes() -> None:
         queues.stop()
 
 
+def test_resource_that_is_made_anew_for_another_cluster_is_looked_at_in_that_one_only() -> None:
+    batches: queue.Queue[tuple[str, list[str]]] = queue.Queue()
+    waits: dict[str, queue.Queue[float]] = {one: queue.Queue() for one in ("former", "c")}
+
+    def reconcile(
+        _namespace: str, place: ClusterKey, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        batches.put((place.name, [key.name for key in batch]))
+        return dict.fromkeys(batch, waits[place.name].get(timeout=30)) if batch else {}
+
+    former = resource("Topic", "t", clusterRef={"name": "former"})
+    anew = resource("Topic", "t", clusterRef={"name": "c"})
+    anew["metadata"]["uid"] = "another"
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        queues.submit(former)
+        assert batches.get(timeout=30) == ("former", ["t"])
+        queues.drop(former)
+        queues.submit(anew)
+        assert batches.get(timeout=30) == ("c", ["t"])
+        # The queue of the former cluster has the name due once more.
+        waits["former"].put(0.0)
+        assert batches.get(timeout=30) == ("former", [])
+    finally:
+        for one in waits.values():
+            one.put(600.0)
+        queues.stop()
+
+
 def test_only_resources_of_the_same_topic_or_group_are_looked_at_when_one_goes() -> None:
     batches: queue.Queue[ResourceKey] = queue.Queue()
 

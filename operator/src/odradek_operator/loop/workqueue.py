@@ -129,11 +129,16 @@ class ClusterQueue:
             return None
 
     def _run_batch(self, batch: list[ResourceKey]) -> None:
-        bodies = {key: body for key in batch if (body := self._store.get(key)) is not None}
+        bodies = {key: body for key in batch if (body := self._body(key)) is not None}
         for key in set(batch) - set(bodies):
             self._failures.pop(key, None)
         for key, result in self._reconcile(self._namespace, self._cluster, bodies).items():
             self._requeue(key, result)
+
+    def _body(self, key: ResourceKey) -> Body | None:
+        """Return a resource of this cluster: one made anew under its name may be of another."""
+        body = self._store.get(key)
+        return body if body is not None and spec.cluster_of(body) == self._cluster else None
 
     def _requeue(self, key: ResourceKey, result: float | Exception) -> None:
         if isinstance(result, Exception):
