@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -218,6 +219,44 @@ def test_resource_that_is_made_anew_for_another_cluster_is_looked_at_in_that_one
     finally:
         for one in waits.values():
             one.put(600.0)
+        queues.stop()
+
+
+def test_queues_of_clusters_without_resources_end_with_their_threads() -> None:
+    batches: queue.Queue[set[str]] = queue.Queue()
+
+    def reconcile(
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+    ) -> dict[ResourceKey, float]:
+        batches.put({key.name for key in batch})
+        return dict.fromkeys(batch, 600.0)
+
+    def threads() -> set[str]:
+        return {one.name for one in threading.enumerate() if one.name.startswith("queue-n-")}
+
+    def ended(kept: set[str]) -> bool:
+        # A queue whose pass is just ending is kept until the next look.
+        for _ in range(300):
+            queues.keep()
+            if threads() == kept:
+                return True
+            time.sleep(0.01)
+        return False
+
+    place = {"namespace": "n", "cluster": "gone"}
+    topics = {one: resource("Topic", one, clusterRef={"name": one}) for one in ("kept", "gone")}
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        for one, body in topics.items():
+            queues.submit(body)
+            assert batches.get(timeout=30) == {one}
+        assert ended({"queue-n-kept", "queue-n-gone"})
+        queues.drop(topics["gone"])
+        assert ended({"queue-n-kept"})
+        assert metrics.REGISTRY.get_sample_value("odradek_operator_queued_resources", place) is None
+        queues.submit(topics["gone"])
+        assert batches.get(timeout=30) == {"gone"}
+    finally:
         queues.stop()
 
 

@@ -11,6 +11,7 @@ import logging
 import socket
 import uuid
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from odradek.http_server import HttpAnswer
@@ -122,7 +123,7 @@ class Runtime:
             store, Reconciler(self._context, store, self._lease.act_in).reconcile
         )
         metrics.REGISTRY.register(ResourceStates(store, self._lease.acts_in))
-        self._resync = Resync(self._api, store, self.on_deleted, self._lease.keep)
+        self._resync = Resync(self._api, store, self.on_deleted, self._keep)
         self._pages = [
             health.Pages(
                 settings.health_port, {"/healthz": self._healthz, "/readyz": self._readyz}
@@ -143,6 +144,11 @@ class Runtime:
         kept = topic_plan.leaves_data(body) if body["kind"] == "Topic" else None
         if kept is not None:
             self._api.post_event(body, topic_plan.retained(kept))
+
+    def _keep(self, namespaces: AbstractSet[str]) -> None:
+        """Let go of what is kept for namespaces and clusters without resources."""
+        self._lease.keep(namespaces)
+        self.queues.keep()
 
     def stop(self) -> None:
         """Stop everything; current batches are finished."""

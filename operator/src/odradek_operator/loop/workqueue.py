@@ -83,6 +83,11 @@ class ClusterQueue:
             now = time.monotonic()
             return sum(moment <= now for moment in self._due.values())
 
+    @property
+    def idle(self) -> bool:
+        """Return whether nothing is due, and no batch is under way."""
+        return self._batch_began is None and not self.waiting()
+
     def stop(self) -> None:
         """Stop the thread after its current batch."""
         with self._wake:
@@ -252,7 +257,7 @@ class WorkQueues:
         with self._lock:
             if self._stopped:
                 return
-            place = (key.namespace, cluster, key.kind == "ConsumerGroup")
+            place = _place(key, cluster)
             queue = self._queues.get(place)
             if queue is None:
                 queue = ClusterQueue(key.namespace, cluster, self._store, self._reconcile)
@@ -261,7 +266,23 @@ class WorkQueues:
                 shown = spec.shown(key.namespace, cluster._asdict())
                 waiting = metrics.QUEUED.labels(namespace=key.namespace, cluster=shown)
                 waiting.set_function(partial(self._waiting, key.namespace, cluster))
-        queue.add(key)
+            # Under the lock: a queue that is not kept must have got nothing more.
+            queue.add(key)
+
+    def keep(self) -> None:
+        """End the queues, with their threads, of clusters that no resource is left of."""
+        with self._lock:
+            bodies = (body for kind in KIND_ORDER for body in self._store.select(kind))
+            used = {_place(key_of(body), spec.cluster_of(body)) for body in bodies}
+            unused = [
+                place for place, one in self._queues.items() if place not in used and one.idle
+            ]
+            ending = [self._queues.pop(place) for place in unused]
+            left = {place[:2] for place in self._queues}
+            for namespace, cluster in {place[:2] for place in unused} - left:
+                metrics.QUEUED.remove(namespace, spec.shown(namespace, cluster._asdict()))
+        for one in ending:
+            one.stop()
 
     def _waiting(self, namespace: str, cluster: ClusterKey) -> float:
         with self._lock:
@@ -287,6 +308,10 @@ class WorkQueues:
             queues = list(self._queues.values())
         for queue in queues:
             queue.stop()
+
+
+def _place(key: ResourceKey, cluster: ClusterKey) -> Place:
+    return key.namespace, cluster, key.kind == "ConsumerGroup"
 
 
 def _claim(body: Body) -> str | None:
