@@ -1,6 +1,9 @@
 """Which resources are let go without an event: those that the API server has not, and no others."""
 
+import queue
 from typing import Any
+
+import pytest
 
 from odradek_operator.loop.resync import Resync
 from odradek_operator.shared.spec import Body
@@ -55,3 +58,22 @@ def test_what_a_list_leaves_out_is_kept_as_long_as_it_can_be_read() -> None:
     kube.hidden = frozenset({"a", "b"})
     assert departed(kube, *bodies) == []
     assert kube.lists == 1
+
+
+def test_the_check_goes_on_after_an_error_that_nobody_expects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("odradek_operator.loop.resync.CHECK_SECONDS", 0.01)
+    asked: queue.Queue[None] = queue.Queue()
+
+    def keep(_namespaces: object) -> None:
+        asked.put(None)
+        raise TypeError("a bug")
+
+    checks = Resync(Listing(), ResourceStore(), lambda _body: None, keep)  # type: ignore[arg-type]
+    checks.start()
+    try:
+        for _ in range(2):
+            asked.get(timeout=30)
+    finally:
+        checks.stop()

@@ -88,8 +88,15 @@ class Lease:
         self._thread.start()
 
     def _strive(self) -> None:
-        self._attempt()
+        self._attempt_safely()
         self._renew()
+
+    def _attempt_safely(self) -> None:
+        try:
+            self._attempt()
+        except Exception:
+            # Without this a bug would end the thread, and all writes for good, unnoticed.
+            log.exception("failed to acquire the Lease; retrying")
 
     def release(self) -> None:
         """Release the Lease, so that the next holder need not wait."""
@@ -102,7 +109,7 @@ class Lease:
         self.held_until = float("-inf")
         try:
             found = self._read()
-            if found and found["spec"].get("holderIdentity") == self._identity:
+            if found and (found.get("spec") or {}).get("holderIdentity") == self._identity:
                 found["spec"]["holderIdentity"] = ""
                 self._kube.replace(found)
         except KubeError as error:
@@ -111,7 +118,7 @@ class Lease:
     def _renew(self) -> None:
         acting = self.held
         while not self._stop.wait(RENEW_SECONDS if acting else RETRY_SECONDS):
-            self._attempt()
+            self._attempt_safely()
             if acting != self.held:
                 acting = self.held
                 log.warning(
@@ -125,9 +132,9 @@ class Lease:
             found = self._read()
             if found is None:
                 self._kube.create_lease(self._body())
-            elif self._may_take(found["spec"], asked_at):
-                held_before = found["spec"].get("holderIdentity") == self._identity
-                found["spec"] = self._spec(found["spec"], held_before)
+            elif self._may_take(spec := found.get("spec") or {}, asked_at):
+                held_before = spec.get("holderIdentity") == self._identity
+                found["spec"] = self._spec(spec, held_before)
                 self._kube.replace(found)
             else:
                 self.held_until = float("-inf")

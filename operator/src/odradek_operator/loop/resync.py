@@ -64,6 +64,9 @@ class Resync:
                 self._keep(self._store.namespaces())
             except (KubeError, NotHolderError) as error:
                 log.info("failed to check for deleted resources: %s; retrying", error)
+            except Exception:
+                # Without this a bug would end the thread unnoticed.
+                log.exception("failed to check for deleted resources; retrying")
 
     def check(self) -> None:
         """Pass on every known resource that the API server does not have any more."""

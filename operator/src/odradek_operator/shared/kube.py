@@ -258,20 +258,31 @@ class Kube:
         if content_type:
             headers["Content-Type"] = content_type
         resource = f"{path}?{urlencode(query)}" if query else path
-        request = self._api.param_serialize(
-            method, resource, header_params=headers, body=body, auth_settings=["BearerToken"]
-        )
         try:
+            # This reads the token, too.
+            request = self._api.param_serialize(
+                method, resource, header_params=headers, body=body, auth_settings=["BearerToken"]
+            )
             response = self._api.call_api(*request, _request_timeout=timeout)
             data = response.read()
-        except (urllib3.exceptions.HTTPError, OSError, kubernetes.client.ApiException) as error:
+        except _NO_ANSWER as error:
             raise KubeError(0, f"{method} {path}: {error}") from error
         if response.status >= 300:
             raise KubeError(response.status, _refusal(data, f"{method} {path}"))
-        loaded: dict[str, Any] = json.loads(data)
+        try:
+            loaded: dict[str, Any] = json.loads(data)
+        except ValueError:
+            # What stands before the API server may answer for it. Not shown: it may be a Secret.
+            raise KubeError(0, f"{method} {path}: the answer is no JSON") from None
         return loaded
 
 
+_NO_ANSWER: Final = (
+    urllib3.exceptions.HTTPError,
+    OSError,
+    kubernetes.client.ApiException,
+    kubernetes.config.ConfigException,
+)
 _APPLY: Final = "application/apply-patch+yaml"
 
 
