@@ -107,6 +107,18 @@ def test_nothing_is_called_moved_while_a_topic_cannot_be_read(
     assert told.value.reason == "ZnodeUnreadable"
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"mode": "PreferredLeader"}, {"mode": "ReplicationFactor", "replicationFactor": 1}],
+)
+def test_a_partition_without_replicas_holds_up_no_plan(fields: dict[str, Any]) -> None:
+    topics = {"t": TopicView(TopicAssignment({0: (BrokerId(0),), 1: ()}), 0, 77)}
+    wanted = reassignment_spec.parse_reassignment(
+        resource("Reassignment", "r", clusterRef=REF, **fields)
+    )
+    assert make_plan(wanted, topics, {BrokerId(0): None}).targets == {}
+
+
 def test_batches_follow_each_other_and_the_last_ends_it() -> None:
     first = decide(ReassignmentView(BEFORE, ALL, None))
     assert first.submit == {P[0]: (3, 1), P[1]: (3, 2)}

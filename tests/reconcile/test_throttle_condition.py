@@ -285,3 +285,19 @@ def test_deletion_waits_for_zookeeper_until_its_policy_says_retain(move: Move) -
     move.look()
     assert move.body["metadata"]["finalizers"] == []
     assert "Abandoned" in [one.reason for one in move.kube.told]
+
+
+def test_topic_that_cannot_be_read_while_it_moves_is_not_called_gone(move: Move) -> None:
+    move.look_until("True", "Applied")
+    path = znodes.topic_config_path("t")
+    before = move.zookeeper.config(path)
+    move.zookeeper.put(path, b"torn")
+    move.look()
+    ready = move.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "ZnodeUnreadable")
+    assert ready["message"].startswith(f"znode {path}: ")
+    assert ready["message"].endswith("; mend it")
+    assert (move.body["status"]["phase"], move.said) == ("Running", "Unknown")
+    move.zookeeper.put(path, znodes.encode_config(before))
+    move.look()
+    assert (move.body["status"]["phase"], move.said) == ("Running", "True")

@@ -93,6 +93,9 @@ def make_plan(
         if view.assignment is None:
             continue
         for number, held in view.assignment.partitions.items():
+            if not held:
+                # Nobody has it, and nothing of it can be moved.
+                continue
             partition = TopicPartition(topic, number)
             adding = set(view.assignment.adding.get(number, ()))
             replicas[partition] = tuple(one for one in held if one not in adding)
