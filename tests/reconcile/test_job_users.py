@@ -15,7 +15,7 @@ from odradek_operator.shared import client_users, user_znodes
 from odradek_operator.shared.spec import FINALIZER, ClusterKey
 from odradek_operator.shared.store import KIND_ORDER, ResourceStore, key_of
 from odradek_operator.shared.zookeeper import RefusedError
-from tests.reconcile.in_memory import cluster, existing_topic, resource, run
+from tests.reconcile.in_memory import cluster, existing_topic, reconcile_in, resource, run
 from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
 
 SCRAM = {"type": "scram-sha-512"}
@@ -169,3 +169,28 @@ def test_finalizer_stays_while_the_cluster_is_gone() -> None:
     body = group()
     other = cluster("other", listeners=SECURED, zookeeper={"connect": "zk2:2181"})
     assert passed(body, other, known()) == [FINALIZER]
+
+
+def test_user_of_a_namespace_that_is_not_allowed_any_more_waits_for_zookeeper() -> None:
+    assert passed(group(ELSEWHERE), cluster(listeners=SECURED), None) == [FINALIZER]
+    # The deletion waits for nobody who does not allow it, and says what it leaves.
+    going = group(ELSEWHERE, deleted=True)
+    away = cluster(listeners=SECURED, zookeeper={"connect": "away:1"})
+    kube = MemoryKube(going, away, secret(going))
+    reconcile_in(ELSEWHERE, kube, going, away)
+    assert [one.reason for one in kube.told] == ["UserAbandoned"]
+
+
+def test_offsets_that_stay_are_told_of_when_the_resource_goes_and_not_while_it_waits() -> None:
+    going = group(deleted=True)
+    going["spec"] |= {"deletionPolicy": "Delete", "group": "shared"}
+    heir = resource("ConsumerGroup", "heir", clusterRef={"name": "c"}, group="shared")
+    refusing = Refusing({})
+    data = b'{"version":1,"config":{"SCRAM-SHA-512":"x"}}'
+    refusing.put(user_znodes.user_path("odradek-job.n.g"), data)
+    for zookeeper, told in ((refusing, False), (known(), True)):
+        kube = run([going], [cluster(listeners=SECURED), heir], zookeeper)
+        found = kube.get("", "ConsumerGroup", "n", "g")
+        assert found is not None
+        assert found["metadata"]["finalizers"] == ([] if told else [FINALIZER])
+        assert ("GroupAbandoned" in [one.reason for one in kube.told]) == told

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body, ClusterKey
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import ResourceStore, key_of
+from odradek_operator.shared.zookeeper import RefusedError, UnreachableError
 from odradek_operator.shared.zookeeper_login import ClientFiles
 from tests.reconcile.drivers import reporting
 from tests.reconcile.in_memory import (
@@ -143,6 +145,32 @@ def test_offsets_that_are_in_the_brokers_are_not_said_to_be_deleted_while_none_a
     going = resource("ConsumerGroup", "g", deleted=True, **wanted)
     kube = run([going], [cluster()], zookeeper)
     assert reason(kube, "ConsumerGroup", "g") == "Deleting"
+    assert "set spec.deletionPolicy to Retain" in kube.statuses[-1]["conditions"][0]["message"]
+    assert zookeeper.deleted == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [(RefusedError, "ZooKeeperRefuses"), (UnreachableError, "ZooKeeperUnreachable")],
+)
+def test_deletion_of_a_group_that_cannot_be_read_says_how_to_go_on(
+    failure: type[UnreachableError], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zookeeper = group_with_offsets()
+    known = zookeeper.children
+
+    def children(paths: Iterable[str]) -> dict[str, list[str] | None]:
+        asked = list(paths)
+        if any(one.startswith("/consumers/") for one in asked):
+            raise failure("not you")
+        return known(asked)
+
+    monkeypatch.setattr(zookeeper, "children", children)
+    going = resource(
+        "ConsumerGroup", "g", deleted=True, deletionPolicy="Delete", clusterRef={"name": "c"}
+    )
+    kube = run([going], [cluster()], zookeeper)
+    assert reason(kube, "ConsumerGroup", "g") == why
     assert "set spec.deletionPolicy to Retain" in kube.statuses[-1]["conditions"][0]["message"]
     assert zookeeper.deleted == []
 

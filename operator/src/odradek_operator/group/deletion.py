@@ -19,7 +19,7 @@ from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.spec import TERMINATING_TIMEOUT, Body, ResourceMeta
 from odradek_operator.shared.status import Condition, Event
 from odradek_operator.shared.views import ClusterState, Owner
-from odradek_operator.shared.zookeeper import RefusedError
+from odradek_operator.shared.zookeeper import RefusedError, UnreachableError
 
 log = logging.getLogger(__name__)
 
@@ -46,17 +46,19 @@ def delete(
     too_late = ending and context.now() - meta.deleted > TERMINATING_TIMEOUT
     abandoned = cluster.owner is not Owner.PRESENT or too_late or rival is not None
     if abandoned or wanted.deletion_policy != "Delete":
-        if wanted.deletion_policy == "Delete":
-            text = f"offsets of group {wanted.group} were not deleted: {_why(cluster, rival)}"
-            context.kube.post_event(body, Event("GroupAbandoned", text, warning=True))
         if cluster.owner is Owner.PRESENT and not too_late:
             waits = remove_user(context, around, body, meta)
             if waits:
                 return waits
         elif cluster.owner is Owner.NOT_PERMITTED:
-            withdraw_user(context, around, meta)
+            if not withdraw_user(context, around, meta):
+                _leave_user(context, body, meta, _why(cluster, None))
         elif job_user.may_have_user(context, meta, around):
             _leave_user(context, body, meta, _why(cluster, None))
+        if wanted.deletion_policy == "Delete":
+            # Once, and not each time that the user keeps waiting.
+            text = f"offsets of group {wanted.group} were not deleted: {_why(cluster, rival)}"
+            context.kube.post_event(body, Event("GroupAbandoned", text, warning=True))
         apply.set_finalizer(context, body, False)
         return OBSERVE_SECONDS
     if cluster.paused:
@@ -67,6 +69,9 @@ def delete(
         return _waits(context, body, "Deleting", driver_effects.how_it_ends(meta))
     if zookeeper is None:
         return _waits(context, body, "ZooKeeperUnreachable", cluster.away)
+    in_zookeeper = wanted.offset_store != "Kafka"
+    # A driver with offsets at a coordinator records there which topics they belong to.
+    stored = consumers.group_path if in_zookeeper else consumers.incarnations_path
     try:
         with OperatorClient(around.endpoints, around.security) as brokers:
             view = group_observe.view_group(zookeeper, brokers, wanted)
@@ -74,17 +79,15 @@ def delete(
                 raise GroupBusyError(f"waiting for {view.members} members to leave")
             if wanted.offset_store != "ZooKeeper":
                 coordinator.delete(brokers, wanted.group)
+        zookeeper.delete_tree(stored(wanted.group))
     except (GroupBusyError, BrokerError) as error:
         return _waits(context, body, "Deleting", str(error))
-    in_zookeeper = wanted.offset_store != "Kafka"
-    # A driver with offsets at a coordinator records there which topics they belong to.
-    stored = consumers.group_path if in_zookeeper else consumers.incarnations_path
-    try:
-        zookeeper.delete_tree(stored(wanted.group))
     except RefusedError as error:
         refused = status.stalled("ZooKeeperRefuses", f"{error}; {_OR_RETAIN}")
-        status_update.write_status(context, body, refused, {})
+        status_update.write_status(context, body, refused, remembered(body))
         return WAIT_SECONDS
+    except UnreachableError as error:
+        return _waits(context, body, "ZooKeeperUnreachable", str(error))
     if waits := remove_user(context, around, body, meta):
         return waits
     context.kube.post_event(
@@ -157,7 +160,7 @@ def _leave_user(context: ReconcileContext, body: Body, meta: ResourceMeta, why: 
 
 def withdraw_user(context: ReconcileContext, around: GroupContext, meta: ResourceMeta) -> bool:
     """Remove the user of a job whose namespace is not allowed any more; False: not now."""
-    if around.zookeeper is None or not job_user.may_have_user(context, meta, around):
+    if not job_user.may_have_user(context, meta, around):
         return True
     try:
         job_user.remove(meta, around)

@@ -101,7 +101,7 @@ def _refuse(
     if wait != OBSERVE_SECONDS or not meta.has_finalizer:
         return wait
     if not deletion.withdraw_user(context, around, meta):
-        return WAIT_SECONDS
+        return wait
     if wanted.deletion_policy != "Delete":
         apply.set_finalizer(context, body, False)
     return wait
