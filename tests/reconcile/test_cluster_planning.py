@@ -202,6 +202,13 @@ def test_brokers_that_a_cluster_waits_for_are_named_with_what_they_lack() -> Non
         "0 of 3 brokers registered; main-broker-2: 0/3 nodes are available; "
         "broker 0 has no pod; main-broker-1 on n1 is not ready"
     )
+    told = rollout.judge(
+        wanted, rollout.mark_lost(view(broker(0), lost, broker(2)), {"n1"}), BrokerSets((3,))
+    )[0]
+    assert told.message == (
+        "2 of 3 brokers registered; main-broker-1 on n1 is not ready "
+        "(its node is not ready: mend that, or remove it from Kubernetes)"
+    )
     # Its node does not answer: it still serves, and does not end.
     going = replace(broker(1, going=True), node="n1")
     ready, reconciling, *_ = rollout.judge(

@@ -212,3 +212,23 @@ def test_pod_that_cannot_be_scheduled_says_why_in_the_cluster() -> None:
     ready = condition_of(found["status"], "Ready")
     assert ready is not None
     assert ready["message"] == f"0 of 1 brokers registered; c-broker-0: {said}"
+
+
+def test_pod_on_a_node_that_is_lost_says_so_in_the_cluster() -> None:
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "c-broker-0", "namespace": "n"},
+        "spec": {"nodeName": "node-1"},
+        "status": {"conditions": [{"type": "Ready", "status": "False"}]},
+    }
+    for ready, why in (("Unknown", True), ("True", False)):
+        node = {
+            "kind": "Node",
+            "metadata": {"name": "node-1"},
+            "status": {"conditions": [{"type": "Ready", "status": ready}]},
+        }
+        kube = run([cluster()], [pod, node], MemoryZooKeeper())
+        told = condition_of(status_of(kube), "Ready")
+        assert told is not None
+        assert "c-broker-0 on node-1 is not ready" in told["message"]
+        assert ("its node is not ready" in told["message"]) == why

@@ -39,6 +39,17 @@ def closed(
     )
 
 
+def not_ready(context: ReconcileContext) -> frozenset[str]:
+    """Return the nodes that are not ready, as far as is known: lost ones, too. Raises KubeError."""
+    found = by_name(context) or {}
+    return frozenset(
+        name
+        for name, one in found.items()
+        for condition in one.get("status", {}).get("conditions", ())
+        if condition["type"] == "Ready" and condition["status"] != "True"
+    )
+
+
 def _taints(node: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the taints that keep new pods from a node."""
     about = node.get("spec", {})

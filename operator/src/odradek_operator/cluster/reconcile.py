@@ -254,6 +254,8 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         )
     view = _view(context, body, meta, znodes, live_sets, allowed)
     view = rollout.mark_unclaimed(view, unclaimed)
+    if any(one.node and (one.terminating or not one.ready) for one in view.own):
+        view = rollout.mark_lost(view, nodes.not_ready(context))
     if wanted.paused:
         told = (Condition("Paused", True, "Paused", "spec.paused is true"),)
         step = _present_step(wanted, live_set)

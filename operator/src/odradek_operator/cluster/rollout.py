@@ -45,7 +45,8 @@ class BrokerPod:
     exposed listeners than it would after a restart. `last_node` is where it ran before, if that is
     known and it has no node. `of_set` is the number of its StatefulSet, `image` that of its pod.
     The data of one that is `unclaimed` goes when its pod ends: somebody deleted its volume claim.
-    The node of one that is `shut_out` takes no new pod, and its volume may be there.
+    The node of one that is `shut_out` takes no new pod, and its volume may be there. That
+    of one that is `lost` is not ready.
     """
 
     broker_id: int
@@ -66,6 +67,7 @@ class BrokerPod:
     image: str | None = None
     unclaimed: bool = False
     shut_out: bool = False
+    lost: bool = False
 
     @property
     def healthy(self) -> bool:
@@ -90,10 +92,14 @@ class BrokerPod:
         if self.trouble:
             return f"{self.pod}: {self.trouble}"
         pod = f"{self.pod} on {self.node}" if self.node else self.pod
+        lost = ""
+        if self.lost:
+            # The kubelet of a lost node ends no pod.
+            lost = " (its node is not ready: mend that, or remove it from Kubernetes)"
         if self.terminating:
-            return f"{pod} has not ended yet"
+            return f"{pod} has not ended yet{lost}"
         if not self.ready:
-            return f"{pod} is not ready"
+            return f"{pod} is not ready{lost}"
         return None if self.registered else f"{pod} is not registered"
 
 
@@ -254,6 +260,13 @@ def mark_closed(view: ClusterView, nodes: Collection[str]) -> ClusterView:
     """Return the view with those brokers marked whose nodes take no new pods."""
     return replace(
         view, brokers=tuple(replace(one, shut_out=one.node in nodes) for one in view.brokers)
+    )
+
+
+def mark_lost(view: ClusterView, nodes: Collection[str]) -> ClusterView:
+    """Return the view with those brokers marked whose nodes are not ready."""
+    return replace(
+        view, brokers=tuple(replace(one, lost=one.node in nodes) for one in view.brokers)
     )
 
 
