@@ -80,6 +80,23 @@ def test_outdated_broker_that_is_down_anyway_goes_first() -> None:
     assert chosen.broker_id == 1
 
 
+def test_no_roll_ends_a_broker_whose_registration_cannot_be_read() -> None:
+    pods = view(broker(0), replace(broker(1), registered=False), broker(2))
+    chosen = rollout.next_to_roll(pods)
+    assert chosen is not None
+    assert chosen.broker_id == 1
+    text = "znode /brokers/ids/1: is empty"
+    torn = replace(pods, torn={1: text})
+    assert rollout.next_to_roll(torn) is None
+    ready, _, stalled, *_ = rollout.judge(cluster_of(3), torn, BrokerSets((3,)))
+    assert (ready.reason, stalled.status) == ("ZnodeUnreadable", True)
+    assert ready.message.startswith("2 of 3 brokers registered; ")
+    assert ready.message.endswith(text)
+    # One of others holds up nothing.
+    chosen = rollout.next_to_roll(replace(pods, torn={1001: text}))
+    assert chosen is not None
+
+
 def test_no_roll_and_no_drain_ends_a_pod_whose_volume_would_go_with_it() -> None:
     wanted = cluster_of(3)
     pods = [broker(0, NEW), replace(broker(1), unclaimed=True), broker(2)]

@@ -232,3 +232,28 @@ def test_pod_on_a_node_that_is_lost_says_so_in_the_cluster() -> None:
         assert told is not None
         assert "c-broker-0 on node-1 is not ready" in told["message"]
         assert ("its node is not ready" in told["message"]) == why
+
+
+def test_a_registration_that_cannot_be_read_does_not_end_the_look_at_a_cluster() -> None:
+    strange = MemoryZooKeeper({znodes.broker_path(7): b"torn"})
+    kube = run([cluster()], [], strange)
+    assert reason(kube, "KafkaCluster", "c") == "BrokersStarting"
+    warning = condition_of(status_of(kube), "ConfigWarning")
+    assert warning is not None
+    assert (warning["reason"], "znode /brokers/ids/7: " in warning["message"]) == (
+        "ZnodeUnreadable",
+        True,
+    )
+    made = kube.get("apps/v1", "StatefulSet", "n", "c-broker")
+    assert made is not None
+
+    own = existing_topic()
+    own.put(znodes.broker_path(0), b"torn")
+    changed = cluster(brokers={"replicas": 1, "priorityClassName": "high"})
+    kube = run([changed], [made], own)
+    assert reason(kube, "KafkaCluster", "c") == "ZnodeUnreadable"
+    # Nobody says whether it is registered, and its pod is what the spec says.
+    assert [one.keys() & {"registered"} for one in status_of(kube)["brokers"]] == [set()]
+    made = kube.get("apps/v1", "StatefulSet", "n", "c-broker")
+    assert made is not None
+    assert made["spec"]["template"]["spec"]["priorityClassName"] == "high"

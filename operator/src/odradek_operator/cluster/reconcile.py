@@ -6,9 +6,10 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from odradek.values import BrokerId
 from odradek.zk.operations import TransactionFailedError
 from odradek.zk.payload import ZnodeError
 from odradek_operator.cluster import (
@@ -80,13 +81,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Znodes:
-    """What ZooKeeper holds; empty if it did not answer. `away` says more of why."""
+    """What ZooKeeper holds; empty if it did not answer. `away` says more of why.
+
+    `torn` are the registrations that cannot be read.
+    """
 
     registered: Registered
     addresses: Mapping[int, str]
     controller_id: int | None
     partitions: Partitions | None
     away: str = ""
+    torn: Mapping[BrokerId, ZnodeError] = field(default_factory=dict)
 
 
 def reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> float:
@@ -136,6 +141,9 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     if current is None:
         if znodes.partitions is None and not wanted.paused:
             return _hold_unknown_ids(context, body, wanted, znodes)
+        if unknown := [error for one, error in znodes.torn.items() if one in wanted.brokers]:
+            # Whoever has the id: an empty broker must not take its place.
+            raise unknown[0]
         before = set(broker_steps.taken(meta, wanted.brokers, znodes.registered))
         if taken := _others(context, meta, before, znodes):
             held = rollout.ids_taken({one: znodes.addresses[one] for one in taken})
@@ -314,6 +322,8 @@ def _are_free(
     """Return whether nobody else is registered with these ids; False while that is not known."""
     if not added:
         return True
+    if not added.isdisjoint(znodes.torn):
+        return False
     return znodes.partitions is not None and not _others(context, meta, added, znodes)
 
 
@@ -347,6 +357,8 @@ def _seen_without(context: ReconcileContext, body: Body, meta: ResourceMeta) -> 
         znodes = _read_znodes(context, body, wanted, fresh=False)
     except (UnreachableError, ZnodeError) as error:
         log.info("%s", error)
+        return _unseen(body)
+    if znodes.torn and not znodes.registered:
         return _unseen(body)
     brokers = broker_steps.present(live_sets) or wanted.brokers
     view = _view(context, body, meta, znodes, live_sets, brokers)
@@ -470,12 +482,13 @@ def _read_znodes(
     try:
         zookeeper = zookeeper_login.connected(context, body, wanted)
         reader = zookeeper if fresh else zookeeper.cached
-        registered = observe.brokers(reader)
+        registered, torn = observe.registrations(reader)
         return _Znodes(
             registered,
             observe.addresses(registered),
             observe.controller(reader),
             observe.partitions(reader),
+            torn=torn,
         )
     except CredentialsError:
         raise
@@ -539,6 +552,7 @@ def _view(
         update_revision=broker_steps.revision(live_sets[0]),
         away=znodes.away,
         later_revisions=later,
+        torn={one: str(error) for one, error in znodes.torn.items()},
     )
 
 

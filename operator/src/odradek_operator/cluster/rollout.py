@@ -10,7 +10,7 @@ replicas there: that is no worse than one of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -110,6 +110,8 @@ class ClusterView:
     `away` says why, if more is known than that. `update_revision` is the revision of the first
     set's template, `later_revisions` has those of the sets after it, which there are where brokers
     share nodes. None: not known yet. Empty: the set is to have no brokers.
+
+    `torn` says of the brokers whose registrations cannot be read what is wrong with these.
     """
 
     brokers: tuple[BrokerPod, ...]
@@ -118,11 +120,18 @@ class ClusterView:
     update_revision: str | None
     away: str = ""
     later_revisions: tuple[str | None, ...] = ()
+    torn: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def own(self) -> tuple[BrokerPod, ...]:
         """The brokers of this KafkaCluster."""
         return tuple(one for one in self.brokers if one.own)
+
+    @property
+    def own_torn(self) -> list[str]:
+        """What is wrong with registrations of theirs: they may serve."""
+        own = {one.broker_id for one in self.own}
+        return [text for one, text in sorted(self.torn.items()) if one in own]
 
     @property
     def registered(self) -> int:
@@ -158,7 +167,7 @@ def next_to_roll(view: ClusterView) -> BrokerPod | None:
     outdated = [
         one for one in view.staying if (view.is_outdated(one) or one.moved) and not one.held
     ]
-    if not outdated or not view.templates_known:
+    if not outdated or not view.templates_known or view.own_torn:
         return None
     down = _of_node_that_is_down(view)
     # One that does not come back with the present template takes nobody with it.
@@ -188,7 +197,9 @@ def _of_node_that_is_down(view: ClusterView) -> tuple[BrokerPod, ...]:
 
     They may if no partition has replicas on two of them, and no broker elsewhere lags behind.
     """
-    if not view.later_revisions or view.partitions is None or view.partitions.unreadable:
+    if not view.later_revisions or view.own_torn:
+        return ()
+    if view.partitions is None or view.partitions.unreadable:
         return ()
     nodes = {one.place for one in view.own if not one.healthy}
     if len(nodes) != 1 or None in nodes:
@@ -338,6 +349,10 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple
     count = f"{registered} of {len(allowed)} brokers registered"
     if view.partitions.unreadable:
         return status.stalled("ZnodeUnreadable", _unreadable(count, view.partitions.unreadable))
+    if torn := [text for one, text in sorted(view.torn.items()) if one in spec.brokers]:
+        held = "no broker is restarted or added before they are mended"
+        text = f"{count}; registrations cannot be read, and {held}: {_first(torn)}"
+        return status.stalled("ZnodeUnreadable", text)
     if _going(spec, allowed):
         return status.stalled("ScaleDownBlocked", _why_blocked(spec, view.partitions, allowed))
     if coming := sorted(set(spec.brokers) - set(allowed)):
@@ -388,9 +403,12 @@ def ids_taken(addresses: Mapping[int, str], advice: str = _IF_FORMER) -> tuple[C
 
 
 def _unreadable(count: str, problems: Sequence[str]) -> str:
-    shown = "; ".join(problems[:3]) + ("; ..." if len(problems) > 3 else "")
     held = "no broker is restarted or removed while its replicas are unknown"
-    return f"{count}; {len(problems)} topics cannot be read, and {held}: {shown}"
+    return f"{count}; {len(problems)} topics cannot be read, and {held}: {_first(problems)}"
+
+
+def _first(texts: Sequence[str]) -> str:
+    return "; ".join(texts[:3]) + ("; ..." if len(texts) > 3 else "")
 
 
 def _lacks(view: ClusterView) -> list[str]:
@@ -461,6 +479,8 @@ def _warnings(
     # The condition has the reason of the first: this one costs data.
     if unclaimed := [one.pod for one in view.own if one.unclaimed and one.pod is not None]:
         warn("ClaimDeleted", _why_unclaimed(unclaimed))
+    if strange := [text for one, text in sorted(view.torn.items()) if one not in spec.brokers]:
+        warn("ZnodeUnreadable", f"registrations of other brokers cannot be read: {_first(strange)}")
     if spec.unknown_keys:
         warn("UnknownKeys", f"unknown broker settings: {', '.join(spec.unknown_keys)}")
     if spec.lacks_coordinators:
@@ -537,7 +557,10 @@ def status_fields(
     return {
         "replicas": view.registered if known else None,
         "selector": cluster_objects.selector_text(meta),
-        "brokers": [_broker_status(one, known=known) for one in view.brokers],
+        "brokers": [
+            _broker_status(one, known=known and one.broker_id not in view.torn)
+            for one in view.brokers
+        ],
         "controllerId": view.controller_id,
         "underReplicatedPartitions": view.partitions.under_replicated if view.partitions else None,
         "offlinePartitions": view.partitions.offline if view.partitions else None,

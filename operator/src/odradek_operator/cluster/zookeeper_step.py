@@ -101,7 +101,9 @@ def look(
         applied,
         target,
         settled=rollout.is_settled(seen),
-        alive=seen.partitions is None or any(one.registered for one in seen.brokers),
+        alive=seen.partitions is None
+        or bool(seen.torn)
+        or any(one.registered for one in seen.brokers),
         secured=secured,
     )
     if step.refused and away:

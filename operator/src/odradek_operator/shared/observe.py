@@ -24,16 +24,25 @@ def brokers(zookeeper: ZnodeReader) -> dict[BrokerId, BrokerRegistration]:
 
     Raises ZnodeError if all are.
     """
-    names = zookeeper.children([znodes.BROKER_IDS_PATH])[znodes.BROKER_IDS_PATH] or []
-    found = zookeeper.read(map(znodes.broker_path, znodes.broker_ids(names)))
-    registered, unreadable = znodes.decode_brokers(
-        {path: one.data for path, one in found.items() if one is not None}
-    )
+    registered, unreadable = registrations(zookeeper)
     if unreadable and not registered:
-        raise unreadable[0]
+        raise next(iter(unreadable.values()))
+    return registered
+
+
+def registrations(
+    zookeeper: ZnodeReader,
+) -> tuple[dict[BrokerId, BrokerRegistration], dict[BrokerId, ZnodeError]]:
+    """Return the registered brokers, and by id why registrations of others are unreadable."""
+    names = zookeeper.children([znodes.BROKER_IDS_PATH])[znodes.BROKER_IDS_PATH] or []
+    paths = {znodes.broker_path(one): one for one in znodes.broker_ids(names)}
+    found = {path: one.data for path, one in zookeeper.read(paths).items() if one is not None}
+    registered, unreadable = znodes.decode_brokers(found)
     for error in unreadable:
         log.warning("passing over the registration of a broker: %s", error)
-    return registered
+    # Both in the order in which they were read.
+    ids = [paths[path] for path in found if paths[path] not in registered]
+    return registered, dict(zip(ids, unreadable, strict=True))
 
 
 def addresses(
