@@ -1,6 +1,7 @@
 """Which broker is replaced next, and when a cluster may shrink, as pure decisions."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from odradek_operator.shared.broker_sets import BrokerSets
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import Partitions
 from tests.reconcile.in_memory import resource
+from tests.support import yaml_text
 from tests.support.memory import MemoryKube, MemoryZooKeeper, context
 
 NEW, OLD = "new", "old"
@@ -258,6 +260,19 @@ def test_kafka_brokers_in_the_same_znodes_are_shown_and_hold_nothing_up() -> Non
     assert rollout.judge(wanted, starting, BrokerSets((2,)))[0].message.startswith(
         "0 of 2 brokers registered"
     )
+
+
+def test_address_that_a_status_cannot_have_is_cut() -> None:
+    crd = Path(__file__).parents[2] / "crds/kafkaclusters.yaml"
+    (version,) = yaml_text.load(crd.read_text())["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["brokers"]
+    assert schema["items"]["properties"]["address"]["maxLength"] == rollout.LONGEST_ADDRESS
+    body = resource("KafkaCluster", "main", zookeeper={"connect": "zk:2181"})
+    body["spec"]["brokers"] = {"replicas": 1}
+    meta, wanted = spec.parse_meta(body), cluster_spec.parse_cluster(body)
+    far = view(*rollout.view_brokers(meta, [], {7: "h" * 1000}, BrokerSets((1,))))
+    shown = rollout.status_fields(meta, wanted, far, BrokerSets((1,)))["brokers"]
+    assert [len(one.get("address", "")) for one in shown] == [0, rollout.LONGEST_ADDRESS]
 
 
 def test_what_blocks_fewer_brokers_is_told_in_the_order_in_which_it_is_undone() -> None:

@@ -3,8 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from odradek_operator.shared import status, status_update
+from odradek_operator.shared import apply, status, status_update
+from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.status import Condition
+from tests.reconcile import in_memory
+from tests.support.memory import MemoryKube, context
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -88,3 +91,30 @@ def test_terminal_errors_stall_and_passing_ones_do_not() -> None:
         "progressing": [False, True, False],
         "ready": [True, False, False],
     }
+
+
+class Conflicting(MemoryKube):
+    """Others write at the same time, each time."""
+
+    def apply_status(self, body: Any, status: Any) -> dict[str, Any]:
+        raise KubeError(409, "the object has been modified")
+
+
+def test_resource_whose_status_lost_a_race_is_forgotten_only_if_it_has_gone() -> None:
+    body = in_memory.resource("Topic", "t")
+    another = {**body, "metadata": {**body["metadata"], "uid": "another"}}
+    for found, gone in (((body,), False), ((another,), True), ((), True)):
+        forgotten: list[Any] = []
+        effects = context(Conflicting(*found), forget=forgotten.append)
+        same = status_update.write_status(effects, body, status.ready("Done"), {})
+        assert same is body
+        assert forgotten == ([body] if gone else [])
+
+
+def test_resource_that_goes_before_it_has_its_finalizer_is_known_to_go() -> None:
+    body = in_memory.resource("User", "u")
+    going = in_memory.resource("User", "u", deleted=True)
+    known: list[Any] = []
+    effects = context(MemoryKube(going), remember=known.append)
+    apply.set_finalizer(effects, body, True)
+    assert known == [going]

@@ -194,7 +194,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
         except RefusedError as error:
             configured, refused_settings = (body, ()), str(error)
         if configured is None:
-            return 0.0
+            return apply.SOON_SECONDS
         body, changed = configured
         events += changed
         asked = ZOOKEEPER_SECURED

@@ -33,6 +33,9 @@ from odradek_operator.shared.spec import ResourceMeta
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import Partitions
 
+# What the schema of status.brokers takes.
+LONGEST_ADDRESS: Final = 512
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerPod:
@@ -574,7 +577,8 @@ def _broker_status(broker: BrokerPod, *, known: bool) -> dict[str, Any]:
         "pod": broker.pod,
         "node": broker.node,
         "lastNode": broker.last_node,
-        "address": broker.address,
+        # As much as the schema takes: whoever registers may write more.
+        "address": broker.address and broker.address[:LONGEST_ADDRESS],
         "image": broker.image,
         "registered": broker.registered if known else None,
     }

@@ -158,6 +158,8 @@ def set_finalizer(context: ReconcileContext, body: Body, present: bool) -> None:
         return
     others = [one for one in fresh["metadata"].get("finalizers", ()) if one != FINALIZER]
     if present and "deletionTimestamp" in fresh["metadata"]:
+        # Without it this would be tried again at once, until the watch tells of the deletion.
+        context.remember(fresh)
         return
     changed = context.kube.set_finalizers(fresh, [*others, FINALIZER] if present else others)
     if "deletionTimestamp" in changed["metadata"] and not changed["metadata"].get("finalizers"):

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from odradek_operator.shared import spec, status
-from odradek_operator.shared.apply import ReconcileContext
+from odradek_operator.shared.apply import ReconcileContext, still_wanted
 from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.status import CREATING, Condition, Event, condition_of
@@ -35,7 +35,9 @@ def write_status(
         except KubeError as error:
             if error.code not in (404, 409):
                 raise
-            context.forget(body)
+            # It has gone, is another one, or was written by others each time: only the first two
+            # are no reason to look at it again.
+            still_wanted(context, body)
             return body
         context.remember(body)
     for event in (*events, *transitions):
