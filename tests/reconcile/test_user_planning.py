@@ -127,6 +127,15 @@ def test_only_what_was_written_is_removed() -> None:
     assert changes == {"SCRAM-SHA-256": None, "consumer_byte_rate": None}
 
 
+def test_the_largest_quota_that_a_spec_can_have_is_written_once() -> None:
+    most = 2**63 - 1
+    target = Target(quotas={QuotaKey.PRODUCE: most, QuotaKey.FETCH: 2**53 + 1})
+    first = plan.entry_changes(target, WrittenByUser(), {})
+    assert first["producer_byte_rate"] == str(most)
+    written = {name: text for name, text in first.items() if text is not None}
+    assert plan.entry_changes(target, WrittenByUser(), written) == {}
+
+
 def test_reports_tell_no_secret() -> None:
     target = Target("SCRAM-SHA-512", "word-of-mouth")
     changes = plan.entry_changes(target, WrittenByUser(), {})

@@ -108,7 +108,8 @@ def entry_changes(
         if value is None:
             if key.value in written.quotas and key.value in present:
                 changes[key.value] = None
-        elif limits.get(key) != value:
+        elif limits.get(key) != float(value):
+            # Compared as it is read: not each number of 64 bits is a float.
             changes[key.value] = wanted[key.value]
     return changes
 
