@@ -136,7 +136,7 @@ def test_reasons_of_other_conditions_are_in_the_reference() -> None:
     for kind, names in {
         "ConfigWarning": """
             NoWarnings ClaimDeleted UnknownKeys TooFewBrokers ReplicasShareNode MinInsyncReplicas
-            UnknownBroker RackUnknown RackOutdated
+            UnknownBroker RackUnknown RackOutdated ZnodeUnreadable
         """,
         "Secured": """
             Secured PlainText NoAuthentication NoAuthorization OpenAuthorization OtherBrokers

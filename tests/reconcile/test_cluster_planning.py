@@ -88,14 +88,14 @@ def test_no_roll_ends_a_broker_whose_registration_cannot_be_read() -> None:
     assert chosen is not None
     assert chosen.broker_id == 1
     text = "znode /brokers/ids/1: is empty"
-    torn = replace(pods, torn={1: text})
-    assert rollout.next_to_roll(torn) is None
-    ready, _, stalled, *_ = rollout.judge(cluster_of(3), torn, BrokerSets((3,)))
+    unknown = replace(pods, unreadable={1: text})
+    assert rollout.next_to_roll(unknown) is None
+    ready, _, stalled, *_ = rollout.judge(cluster_of(3), unknown, BrokerSets((3,)))
     assert (ready.reason, stalled.status) == ("ZnodeUnreadable", True)
     assert ready.message.startswith("2 of 3 brokers registered; ")
     assert ready.message.endswith(text)
     # One of others holds up nothing.
-    chosen = rollout.next_to_roll(replace(pods, torn={1001: text}))
+    chosen = rollout.next_to_roll(replace(pods, unreadable={1001: text}))
     assert chosen is not None
 
 

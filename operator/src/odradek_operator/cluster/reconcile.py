@@ -83,7 +83,7 @@ log = logging.getLogger(__name__)
 class _Znodes:
     """What ZooKeeper holds; empty if it did not answer. `away` says more of why.
 
-    `torn` are the registrations that cannot be read.
+    `unreadable` are the registrations that cannot be read.
     """
 
     registered: Registered
@@ -91,7 +91,7 @@ class _Znodes:
     controller_id: int | None
     partitions: Partitions | None
     away: str = ""
-    torn: Mapping[BrokerId, ZnodeError] = field(default_factory=dict)
+    unreadable: Mapping[BrokerId, ZnodeError] = field(default_factory=dict)
 
 
 def reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> float:
@@ -141,7 +141,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
     if current is None:
         if znodes.partitions is None and not wanted.paused:
             return _hold_unknown_ids(context, body, wanted, znodes)
-        if unknown := [error for one, error in znodes.torn.items() if one in wanted.brokers]:
+        if unknown := [error for one, error in znodes.unreadable.items() if one in wanted.brokers]:
             # Whoever has the id: an empty broker must not take its place.
             raise unknown[0]
         before = set(broker_steps.taken(meta, wanted.brokers, znodes.registered))
@@ -322,7 +322,7 @@ def _are_free(
     """Return whether nobody else is registered with these ids; False while that is not known."""
     if not added:
         return True
-    if not added.isdisjoint(znodes.torn):
+    if not added.isdisjoint(znodes.unreadable):
         return False
     return znodes.partitions is not None and not _others(context, meta, added, znodes)
 
@@ -358,7 +358,7 @@ def _seen_without(context: ReconcileContext, body: Body, meta: ResourceMeta) -> 
     except (UnreachableError, ZnodeError) as error:
         log.info("%s", error)
         return _unseen(body)
-    if znodes.torn and not znodes.registered:
+    if znodes.unreadable and not znodes.registered:
         return _unseen(body)
     brokers = broker_steps.present(live_sets) or wanted.brokers
     view = _view(context, body, meta, znodes, live_sets, brokers)
@@ -482,13 +482,13 @@ def _read_znodes(
     try:
         zookeeper = zookeeper_login.connected(context, body, wanted)
         reader = zookeeper if fresh else zookeeper.cached
-        registered, torn = observe.registrations(reader)
+        registered, unreadable = observe.registrations(reader)
         return _Znodes(
             registered,
             observe.addresses(registered),
             observe.controller(reader),
             observe.partitions(reader),
-            torn=torn,
+            unreadable=unreadable,
         )
     except CredentialsError:
         raise
@@ -552,7 +552,7 @@ def _view(
         update_revision=broker_steps.revision(live_sets[0]),
         away=znodes.away,
         later_revisions=later,
-        torn={one: str(error) for one, error in znodes.torn.items()},
+        unreadable={one: str(error) for one, error in znodes.unreadable.items()},
     )
 
 

@@ -114,7 +114,7 @@ class ClusterView:
     set's template, `later_revisions` has those of the sets after it, which there are where brokers
     share nodes. None: not known yet. Empty: the set is to have no brokers.
 
-    `torn` says of the brokers whose registrations cannot be read what is wrong with these.
+    `unreadable` says of the brokers whose registrations cannot be read what is wrong with these.
     """
 
     brokers: tuple[BrokerPod, ...]
@@ -123,7 +123,7 @@ class ClusterView:
     update_revision: str | None
     away: str = ""
     later_revisions: tuple[str | None, ...] = ()
-    torn: Mapping[int, str] = field(default_factory=dict)
+    unreadable: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def own(self) -> tuple[BrokerPod, ...]:
@@ -131,10 +131,10 @@ class ClusterView:
         return tuple(one for one in self.brokers if one.own)
 
     @property
-    def own_torn(self) -> list[str]:
+    def own_unreadable(self) -> list[str]:
         """What is wrong with registrations of theirs: they may serve."""
         own = {one.broker_id for one in self.own}
-        return [text for one, text in sorted(self.torn.items()) if one in own]
+        return [text for one, text in sorted(self.unreadable.items()) if one in own]
 
     @property
     def registered(self) -> int:
@@ -170,7 +170,7 @@ def next_to_roll(view: ClusterView) -> BrokerPod | None:
     outdated = [
         one for one in view.staying if (view.is_outdated(one) or one.moved) and not one.held
     ]
-    if not outdated or not view.templates_known or view.own_torn:
+    if not outdated or not view.templates_known or view.own_unreadable:
         return None
     down = _of_node_that_is_down(view)
     # One that does not come back with the present template takes nobody with it.
@@ -200,7 +200,7 @@ def _of_node_that_is_down(view: ClusterView) -> tuple[BrokerPod, ...]:
 
     They may if no partition has replicas on two of them, and no broker elsewhere lags behind.
     """
-    if not view.later_revisions or view.own_torn:
+    if not view.later_revisions or view.own_unreadable:
         return ()
     if view.partitions is None or view.partitions.unreadable:
         return ()
@@ -352,9 +352,9 @@ def _verdict(spec: ClusterSpec, view: ClusterView, allowed: BrokerSets) -> tuple
     count = f"{registered} of {len(allowed)} brokers registered"
     if view.partitions.unreadable:
         return status.stalled("ZnodeUnreadable", _unreadable(count, view.partitions.unreadable))
-    if torn := [text for one, text in sorted(view.torn.items()) if one in spec.brokers]:
+    if unreadable := [text for one, text in sorted(view.unreadable.items()) if one in spec.brokers]:
         held = "no broker is restarted or added before they are mended"
-        text = f"{count}; registrations cannot be read, and {held}: {_first(torn)}"
+        text = f"{count}; registrations cannot be read, and {held}: {_first(unreadable)}"
         return status.stalled("ZnodeUnreadable", text)
     if _going(spec, allowed):
         return status.stalled("ScaleDownBlocked", _why_blocked(spec, view.partitions, allowed))
@@ -482,7 +482,9 @@ def _warnings(
     # The condition has the reason of the first: this one costs data.
     if unclaimed := [one.pod for one in view.own if one.unclaimed and one.pod is not None]:
         warn("ClaimDeleted", _why_unclaimed(unclaimed))
-    if strange := [text for one, text in sorted(view.torn.items()) if one not in spec.brokers]:
+    if strange := [
+        text for one, text in sorted(view.unreadable.items()) if one not in spec.brokers
+    ]:
         warn("ZnodeUnreadable", f"registrations of other brokers cannot be read: {_first(strange)}")
     if spec.unknown_keys:
         warn("UnknownKeys", f"unknown broker settings: {', '.join(spec.unknown_keys)}")
@@ -561,7 +563,7 @@ def status_fields(
         "replicas": view.registered if known else None,
         "selector": cluster_objects.selector_text(meta),
         "brokers": [
-            _broker_status(one, known=known and one.broker_id not in view.torn)
+            _broker_status(one, known=known and one.broker_id not in view.unreadable)
             for one in view.brokers
         ],
         "controllerId": view.controller_id,

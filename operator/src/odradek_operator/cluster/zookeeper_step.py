@@ -102,7 +102,7 @@ def look(
         target,
         settled=rollout.is_settled(seen),
         alive=seen.partitions is None
-        or bool(seen.torn)
+        or bool(seen.unreadable)
         or any(one.registered for one in seen.brokers),
         secured=secured,
     )

@@ -311,9 +311,9 @@ class _Pass:
             apply.set_finalizer(self.context, self.body, True)
             return 0.0
         topics, view = self._look(zookeeper, plan)
-        if torn := [one.unreadable for one in topics.values() if one.unreadable is not None]:
+        if unreadable := [one.unreadable for one in topics.values() if one.unreadable is not None]:
             # Its partitions are not gone, and may be moving.
-            return self.wait("ZnodeUnreadable", f"{torn[0]}; mend it", stalled=True)
+            return self.wait("ZnodeUnreadable", f"{unreadable[0]}; mend it", stalled=True)
         decision = self._decide(plan, view)
         self.flags = replace(
             self.flags,
