@@ -393,7 +393,10 @@ def test_job_is_ready_only_while_it_works_and_rests_once_it_cannot(running: Runn
         "kind": "Pod",
         "metadata": {
             "name": "working-exec-1",
-            "labels": {"app.kubernetes.io/component": "spark-executor"},
+            "labels": {
+                "app.kubernetes.io/component": "spark-executor",
+                "odradek.io/group": "working",
+            },
             "ownerReferences": [owner],
         },
         "spec": {"containers": [{"name": "executor", "image": "i"}]},

@@ -29,7 +29,7 @@ from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.client_users import ClientUserError
 from odradek_operator.shared.job_spec import JobSpec
 from odradek_operator.shared.kube import KubeError
-from odradek_operator.shared.objects import EXECUTORS, Object, belongs_to, is_of_former
+from odradek_operator.shared.objects import EXECUTORS, GROUP_LABEL, Object, belongs_to, is_of_former
 from odradek_operator.shared.pods import pending_reason
 from odradek_operator.shared.spec import Body, ResourceMeta
 from odradek_operator.shared.status import Condition
@@ -276,7 +276,9 @@ def _view_job(
 
 def _obstacle(context: ReconcileContext, meta: ResourceMeta, driver: Object) -> str | None:
     """Return what keeps executors of a running driver from running."""
-    found = context.kube.select("v1", "Pod", meta.namespace, EXECUTORS)
+    # Of this job alone: where all lack executors, each would have those of all listed.
+    selector = f"{EXECUTORS},{GROUP_LABEL}={meta.name}"
+    found = context.kube.select("v1", "Pod", meta.namespace, selector)
     mine = [one for one in found if belongs_to(driver["metadata"]["uid"], one)]
     if text := next((text for one in mine if (text := pending_reason(one))), None):
         return text
