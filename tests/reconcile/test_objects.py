@@ -509,6 +509,18 @@ CONTAINER = "template.spec.containers[0]"
             "volumeMounts[0].mountPath: /etc/odradek/auth belongs to the operator",
         ),
         (in_container(env=[{"name": "SPARK_USER"}]), "env[0]: SPARK_USER belongs"),
+        (in_container(env=[{"value": "x"}]), f"{CONTAINER}.env[0].name is missing"),
+        (in_container(env=[{"name": ["x"]}]), f"{CONTAINER}.env[0].name is missing"),
+        (in_container(env=[{"name": "A", "valueFrom": "x"}]), "env[0].valueFrom must be an object"),
+        (
+            in_container(env=[{"name": "A", "valueFrom": {"secretKeyRef": {"key": "k"}}}]),
+            "env[0].valueFrom.secretKeyRef.name is missing",
+        ),
+        (in_container(envFrom=[{"secretRef": {}}]), "envFrom[0].secretRef.name is missing"),
+        (
+            in_template(volumes=[{"name": "s", "secret": {"secret": "db"}}]),
+            "volumes[0].secret.secretName is missing",
+        ),
         ({"env": [{"name": "POD_IP"}]}, "spec.job.env[0]: POD_IP belongs"),
         ({"podAnnotations": {"odradek.io/executor-limits": "x"}}, "spec.job.podAnnotations"),
         (

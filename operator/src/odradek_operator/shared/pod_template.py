@@ -29,6 +29,16 @@ _SPEC_FIELDS: Final = frozenset(
 )
 _CONTAINER_LISTS: Final = ("env", "envFrom", "volumeMounts")
 _VOLUME_KINDS: Final = frozenset({"configMap", "secret", "emptyDir", "persistentVolumeClaim"})
+# By the key of a source in a volume or a variable: the field with the name of what it is.
+_NAMES: Final = {
+    "configMap": "name",
+    "configMapKeyRef": "name",
+    "configMapRef": "name",
+    "persistentVolumeClaim": "claimName",
+    "secret": "secretName",
+    "secretKeyRef": "name",
+    "secretRef": "name",
+}
 _ELSEWHERE: Final = frozenset({"nodeSelector", "tolerations", "priorityClassName"})
 _OWN_VOLUMES: Final = frozenset({"job", "tmp", "data", "credentials", "auth"})
 _OWN_VOLUME_PREFIXES: Final = ("secret-", "spark-")
@@ -137,7 +147,8 @@ def _container(spec: Mapping[str, Any]) -> dict[str, Any]:
         ):
             _check_mount(mount, f"{path}.volumeMounts[{place}].mountPath")
         _check_variables(one.get("env", []), f"{path}.env")
-        _objects(one.get("envFrom", []), f"{path}.envFrom")
+        for place, source in enumerate(_objects(one.get("envFrom", []), f"{path}.envFrom")):
+            _check_source(source, f"{path}.envFrom[{place}]")
     return {name: value for one in found for name, value in one.items() if name != "name"}
 
 
@@ -159,9 +170,24 @@ def _check_mount(mount: Mapping[str, Any], path: str) -> None:
 
 def _check_variables(found: Any, path: str) -> None:
     for number, one in enumerate(_objects(found, path)):
-        name = str(one.get("name", ""))
+        name = one.get("name")
+        if not isinstance(name, str) or not name:
+            raise TemplateError(f"{path}[{number}].name is missing")
         if name.startswith(_OWN_VARIABLES):
             raise TemplateError(f"{path}[{number}]: {name} belongs to the operator")
+        if "valueFrom" in one:
+            source = _mapping(one["valueFrom"], f"{path}[{number}].valueFrom")
+            _check_source(source, f"{path}[{number}].valueFrom")
+
+
+def _check_source(holder: Mapping[str, Any], path: str) -> None:
+    """Raise TemplateError for what has no name: the API server would refuse it, and the account of
+    a job names all that its pods have.
+    """
+    for kind in _NAMES.keys() & holder.keys():
+        name = _mapping(holder[kind], f"{path}.{kind}").get(_NAMES[kind])
+        if not isinstance(name, str) or not name:
+            raise TemplateError(f"{path}.{kind}.{_NAMES[kind]} is missing")
 
 
 def _variables(
@@ -183,4 +209,5 @@ def _volumes(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
                 raise TemplateError(f"{path}.{kind} may not be set")
             if kind != "name":
                 _mapping(one[kind], f"{path}.{kind}")
+        _check_source(one, path)
     return found
