@@ -86,6 +86,7 @@ REFUSED_PLANS = frozenset(
         "UnknownTopic",
         "PlanTooLarge",
         "ZnodeUnreadable",
+        "ApplyRejected",
     }
 )
 # Of Reassignments, beside their phases, which say how they are.

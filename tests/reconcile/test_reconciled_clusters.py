@@ -1,5 +1,6 @@
 """Whole passes over KafkaClusters in memory: what they show, and what is done to their brokers."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -7,11 +8,12 @@ import pytest
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from odradek_operator.loop.reconciler import Reconciler
+from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import ClusterKey
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import ResourceStore, key_of
 from tests.reconcile.in_memory import as_ready, cluster, existing_topic, reason, run, status_of
-from tests.support.memory import MemoryPool, MemoryZooKeeper, context
+from tests.support.memory import MemoryKube, MemoryPool, MemoryZooKeeper, context
 
 
 def test_racks_stay_when_the_nodes_may_no_longer_be_read() -> None:
@@ -257,3 +259,31 @@ def test_a_registration_that_cannot_be_read_does_not_end_the_look_at_a_cluster()
     made = kube.get("apps/v1", "StatefulSet", "n", "c-broker")
     assert made is not None
     assert made["spec"]["template"]["spec"]["priorityClassName"] == "high"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "refused"),
+    [
+        (403, "exceeded quota", True),
+        (500, 'Internal error occurred: failed calling webhook "a.b": no endpoints', True),
+        (409, 'admission webhook "a.b" denied the request: why', True),
+        (500, "etcdserver: leader changed", False),
+        (429, "too many requests", False),
+        (0, 'POST /x: failed calling webhook "a.b"', False),
+    ],
+)
+def test_what_a_webhook_rejects_or_leaves_open_is_told(code: int, text: str, refused: bool) -> None:
+    class Webhook(MemoryKube):
+        def apply(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+            if wanted["kind"] == "StatefulSet":
+                raise KubeError(code, text)
+            return self.create(wanted)
+
+    body, store = cluster(), ResourceStore()
+    store.put(body)
+    kube = Webhook(body)
+    effects = context(kube, MemoryPool({"zk:2181": existing_topic()}))
+    done = Reconciler(effects, store).reconcile("n", ClusterKey("n", "c"), {key_of(body): body})
+    assert isinstance(done[key_of(body)], KubeError) != refused
+    told = [one["conditions"][0]["reason"] for one in kube.statuses]
+    assert told == (["ApplyRejected"] if refused else [])

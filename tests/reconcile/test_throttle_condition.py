@@ -14,6 +14,7 @@ from odradek.zk.operations import Create, Operation, SetData, TransactionFailedE
 from odradek_operator.reassignment import reconcile as reassignment_reconcile
 from odradek_operator.reassignment import throttle
 from odradek_operator.reassignment.reconcile import ReassignmentContext
+from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import FINALIZER
 from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.views import ClusterState, Owner
@@ -301,3 +302,22 @@ def test_topic_that_cannot_be_read_while_it_moves_is_not_called_gone(move: Move)
     move.zookeeper.put(path, znodes.encode_config(before))
     move.look()
     assert (move.body["status"]["phase"], move.said) == ("Running", "True")
+
+
+def test_plan_that_the_api_server_rejects_is_told(
+    move: Move, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = move.kube.create
+
+    def create(wanted: Mapping[str, Any]) -> dict[str, Any]:
+        if wanted["kind"] == "ConfigMap":
+            raise KubeError(403, "exceeded quota")
+        return known(wanted)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(move.kube, "create", create)
+        move.look()
+    ready = move.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "ApplyRejected")
+    assert (ready["message"], move.body["status"]["phase"]) == ("403: exceeded quota", "Pending")
+    move.look_until("True", "Applied")

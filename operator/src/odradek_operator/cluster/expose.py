@@ -158,7 +158,7 @@ def _apply(context: ReconcileContext, wanted: Object) -> dict[str, Any]:
     try:
         return context.kube.apply(wanted)
     except KubeError as error:
-        if error.code not in apply.REFUSALS:
+        if not apply.is_refused(error):
             raise
         # Such as a node port that somebody else has.
         raise NotPreparedError("ServiceRejected", str(error)) from None

@@ -240,7 +240,7 @@ def _reconcile(context: ReconcileContext, body: Body, conflict: str | None) -> f
             seen = rollout.status_fields(meta, wanted, view, allowed)
             return _hold(context, body, error, events, asked, seen)
         except KubeError as error:
-            if error.code not in apply.REFUSALS:
+            if not apply.is_refused(error):
                 raise
             refused = status.stalled("ApplyRejected", str(error))
             view = _view(context, body, meta, znodes, live_sets, allowed)

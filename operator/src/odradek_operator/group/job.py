@@ -181,7 +181,7 @@ def _run(run: JobRun, body: Body, task: JobSpec, told: tuple[Condition, ...]) ->
         status_update.write_status(context, body, told, remembered(body))
         return WAIT_SECONDS
     except KubeError as error:
-        if error.code not in apply.REFUSALS:
+        if not apply.is_refused(error):
             raise
         refused = status.stalled("DriverRejected", str(error))
         status_update.write_status(context, body, refused, _as_it_runs(run, body, task, pod))

@@ -219,6 +219,10 @@ class _Pass:
             if error.code in (413, 422):
                 self._report("Refused", "PlanTooLarge", f"plan fewer partitions at once: {error}")
                 return STEADY_SECONDS
+            if apply.is_refused(error):
+                # A quota, for instance.
+                self._report("Refused", "ApplyRejected", str(error))
+                return STEADY_SECONDS
             if error.code != 409:
                 raise
         name = made["metadata"]["name"]

@@ -176,6 +176,16 @@ def apply_object(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
     return True
 
 
+def is_refused(error: KubeError) -> bool:
+    """Return whether the API server rejected a request, or a webhook that it asks did or failed.
+
+    A webhook may answer with any code, and one that does not answer makes it 500.
+    """
+    text = str(error)
+    asked = "failed calling webhook" in text or "admission webhook " in text
+    return error.code in REFUSALS or (error.code > 0 and asked)
+
+
 class NotOwnError(KubeError):
     """Somebody else's object has the name of an owned one: refused before the API server is asked.
 
@@ -222,7 +232,7 @@ def grow_claim(context: ReconcileContext, live: Mapping[str, Any], size: str) ->
                 }
             )
         except KubeError as error:
-            if error.code not in REFUSALS:
+            if not is_refused(error):
                 raise
             why = _why_rejected(live, has, size, error)
             return Condition(GROWN, False, "ResizeRejected", why)

@@ -31,7 +31,7 @@ from odradek_operator.shared import (
     passwords,
     user_znodes,
 )
-from odradek_operator.shared.apply import REFUSALS, ReconcileContext
+from odradek_operator.shared.apply import ReconcileContext, is_refused
 from odradek_operator.shared.broker_security import OperatorSecurity
 from odradek_operator.shared.cluster_access import ClusterAccess, Right
 from odradek_operator.shared.kube import Kube, KubeError
@@ -93,7 +93,7 @@ def reported(condition: str, work: Callable[[], None]) -> tuple[Condition, ...]:
     except ClientUserError as error:
         return (Condition(condition, False, error.reason, str(error)),)
     except KubeError as error:
-        if error.code not in REFUSALS:
+        if not is_refused(error):
             raise
         return (Condition(condition, False, "ApplyRejected", str(error)),)
     return ()

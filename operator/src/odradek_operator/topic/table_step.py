@@ -28,7 +28,7 @@ def carry_out(context: ReconcileContext, body: Body, plan: TablePlan) -> TablePl
         # Do not cache: the watch event would be deduplicated and never reconciled.
         context.kube.apply(wanted)
     except KubeError as error:
-        if error.code not in apply.REFUSALS:
+        if not apply.is_refused(error):
             raise
         return replace(plan, condition=table.rejected(str(error)))
     return plan

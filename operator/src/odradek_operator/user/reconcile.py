@@ -79,7 +79,7 @@ def reconcile(
             return WAIT_SECONDS
         return _paused(run, found) if paused else _carry_out(run, found)
     except KubeError as error:
-        if error.code not in apply.REFUSALS:
+        if not apply.is_refused(error):
             raise
         _tell(context, body, cluster, status.stalled("SecretRejected", str(error)))
         return WAIT_SECONDS
