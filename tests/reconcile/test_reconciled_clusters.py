@@ -287,3 +287,35 @@ def test_what_a_webhook_rejects_or_leaves_open_is_told(code: int, text: str, ref
     assert isinstance(done[key_of(body)], KubeError) != refused
     told = [one["conditions"][0]["reason"] for one in kube.statuses]
     assert told == (["ApplyRejected"] if refused else [])
+
+
+def test_broker_that_may_not_be_restarted_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    zookeeper = existing_topic()
+    state = znodes.PartitionState(BrokerId(0), LeaderEpoch(0), (BrokerId(0),), ControllerEpoch(1))
+    claim = znodes.ControllerClaim(BrokerId(0), 0)
+    zookeeper.put(znodes.state_path("t", 0), znodes.encode_state(state))
+    zookeeper.put(znodes.CONTROLLER_PATH, znodes.encode_controller(claim))
+    known, store = cluster(), ResourceStore()
+    store.put(known)
+    kube = run([known], [], zookeeper)
+    workload = kube.get("apps/v1", "StatefulSet", "n", "c-broker")
+    assert workload is not None
+    kube.apply({**workload, "status": {"updateRevision": "new", "observedGeneration": 1}})
+    labels = {"controller-revision-hash": "old"}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    meta = {"name": "c-broker-0", "namespace": "n", "labels": labels}
+    kube.apply({"kind": "Pod", "metadata": meta, "spec": {}, "status": ready})
+
+    def deny(_body: object) -> None:
+        raise KubeError(403, "denied by policy")
+
+    monkeypatch.setattr(kube, "delete", deny)
+    effects = context(kube, MemoryPool({"zk:2181": zookeeper}))
+    done = Reconciler(effects, store).reconcile("n", ClusterKey("n", "c"), {key_of(known): known})
+    assert not isinstance(done[key_of(known)], Exception)
+    rolling = condition_of(status_of(kube), "Reconciling")
+    assert rolling is not None
+    assert rolling["reason"] == "BrokersRolling"
+    assert rolling["message"].endswith(
+        "c-broker-0: the API server does not let it be restarted: 403: denied by policy"
+    )

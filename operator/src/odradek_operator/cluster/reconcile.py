@@ -583,6 +583,16 @@ def _roll(
         return view, []
     if not apply.still_wanted(context, body):
         return view, []
-    context.kube.delete(pod)
+    try:
+        context.kube.delete(pod)
+    except KubeError as error:
+        if not apply.is_refused(error):
+            raise
+        why = f"the API server does not let it be restarted: {error}"
+        brokers = (
+            replace(one, trouble=why) if one.broker_id == broker.broker_id else one
+            for one in view.brokers
+        )
+        return replace(view, brokers=tuple(brokers)), []
     text = f"broker {broker.broker_id} ({broker.pod}) is restarted with the new pod template"
     return view, [Event("BrokerRolled", text)]
