@@ -1,6 +1,6 @@
 """Whole passes over resources in memory: what resources of one cluster see of each other."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from odradek.zk.operations import Operation
 from odradek_operator.loop.reconciler import Reconciler
 from odradek_operator.shared import metrics, observe, zookeeper
 from odradek_operator.shared.connect_strings import qualified
+from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.objects import belongs_to
 from odradek_operator.shared.spec import API_VERSION, FINALIZER, ClusterKey
 from odradek_operator.shared.status import condition_of
@@ -593,3 +594,21 @@ def test_reassignment_is_judged_by_zookeeper_not_by_a_late_cache(
     move = resource("Reassignment", "r", clusterRef={"name": "c"}, **wanted)
     kube = run([move], [cluster()], LateCache(existing_topic()._nodes))
     assert reason(kube, "Reassignment", "r") == why
+
+
+def test_topic_whose_finalizer_the_api_server_rejects_says_so() -> None:
+    class Webhook(MemoryKube):
+        def set_finalizers(self, body: Mapping[str, Any], finalizers: list[str]) -> dict[str, Any]:
+            raise KubeError(500, 'failed calling webhook "a.b": no endpoints')
+
+    topic = resource("Topic", "t", clusterRef={"name": "c"}, deletionPolicy="Delete")
+    topic["metadata"]["finalizers"] = []
+    kube, store, zookeeper = Webhook(topic, cluster()), ResourceStore(), existing_topic()
+    for one in (topic, cluster()):
+        store.put(one)
+    effects = context(kube, MemoryPool({"zk:2181": zookeeper}))
+    done = Reconciler(effects, store).reconcile("n", ClusterKey("n", "c"), {key_of(topic): topic})
+    assert not isinstance(done[key_of(topic)], Exception)
+    assert reason(kube, "Topic", "t") == "ApplyRejected"
+    # Nothing is done before it is there.
+    assert zookeeper.committed == []

@@ -410,9 +410,9 @@ def _paused(
     return TopicPlan((), (*health, synced, drifted, status.paused(True)), shown)
 
 
-def refused(plan: TopicPlan, why: str) -> TopicPlan:
-    """Return the plan of a Topic that ZooKeeper does not let the operator write."""
-    blocked = _blocked("ZooKeeperRefuses", why, plan.fields)
+def refused(plan: TopicPlan, reason: str, why: str) -> TopicPlan:
+    """Return the plan of a Topic for which the operator may not write what it must."""
+    blocked = _blocked(reason, why, plan.fields)
     differences = plan.fields.get("drift", ())
     told = (_drift_condition(differences),) if differences else ()
     conditions = (*blocked.conditions, *told)

@@ -170,7 +170,12 @@ def _carry_out(
         if plan.steps and not _execute(context, zookeeper, body, plan):
             return SOON_SECONDS
     except RefusedError as error:
-        plan = topic_plan.refused(plan, str(error))
+        plan = topic_plan.refused(plan, "ZooKeeperRefuses", str(error))
+    except KubeError as error:
+        # Without fields the finalizer is to go, and the status must keep what it knows.
+        if not (plan.fields and apply.is_refused(error)):
+            raise
+        plan = topic_plan.refused(plan, "ApplyRejected", str(error))
     table = table_step.carry_out(context, body, table)
     if plan.conditions or plan.fields:
         status_update.write_status(context, body, *_told(plan, table), plan.events)
