@@ -119,6 +119,14 @@ def test_a_partition_without_replicas_holds_up_no_plan(fields: dict[str, Any]) -
     assert make_plan(wanted, topics, {BrokerId(0): None}).targets == {}
 
 
+def test_brokers_that_keep_replicas_are_named_once_all_waits_for_them() -> None:
+    lagging = PartitionView((0, 1), frozenset({0}), 0)
+    left = decide(ReassignmentView({**DONE, P[0]: lagging}, ALL - {1}, None))
+    assert (left.submit, left.ended, left.missing, left.absent) == ({}, None, frozenset(), {1})
+    more = decide(ReassignmentView({**DONE, P[0]: lagging, P[1]: BEFORE[P[1]]}, ALL - {1}, None))
+    assert (more.submit, more.absent) == ({P[1]: (3, 2)}, frozenset())
+
+
 def test_batches_follow_each_other_and_the_last_ends_it() -> None:
     first = decide(ReassignmentView(BEFORE, ALL, None))
     assert first.submit == {P[0]: (3, 1), P[1]: (3, 2)}

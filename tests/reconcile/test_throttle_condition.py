@@ -94,6 +94,7 @@ class Move:
         self.kube.judge = self.judge
         self.owner = Owner.PRESENT
         self.answers = True
+        self.registered = BROKERS
 
     def judge(self, status: Mapping[str, Any]) -> None:
         """Hold a status that is about to be written against what ZooKeeper holds."""
@@ -117,7 +118,7 @@ class Move:
         around = ReassignmentContext(
             ClusterState(self.owner, brokers=dict.fromkeys(BROKERS)),
             self.zookeeper if self.answers else None,  # type: ignore[arg-type]
-            {int(one): ("127.0.0.1", 1) for one in BROKERS},
+            {int(one): ("127.0.0.1", 1) for one in self.registered},
             lambda: None,
         )
         reassignment_reconcile.reconcile(context(self.kube), self.body, around)
@@ -321,3 +322,14 @@ def test_plan_that_the_api_server_rejects_is_told(
     assert (ready["status"], ready["reason"]) == ("False", "ApplyRejected")
     assert (ready["message"], move.body["status"]["phase"]) == ("403: exceeded quota", "Pending")
     move.look_until("True", "Applied")
+
+
+def test_move_that_waits_for_a_broker_whose_replica_stays_says_so(move: Move) -> None:
+    state = znodes.PartitionState(BROKERS[0], LeaderEpoch(0), BROKERS[:1], ControllerEpoch(1))
+    move.zookeeper.put(znodes.state_path("t", 0), znodes.encode_state(state))
+    move.registered = (BROKERS[0], BROKERS[2])
+    move.look_until("True", "Applied")
+    ready = move.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "BrokerUnavailable")
+    assert ready["message"].startswith("brokers [1] are not registered, and replicas that stay")
+    assert znodes.REASSIGN_PARTITIONS_PATH not in move.zookeeper.created()

@@ -177,9 +177,10 @@ class MoveState(Enum):
 class ReassignmentDecision:
     """What to do now. At most one of `submit`, `stop` and `ended` is set.
 
-    `missing` are the brokers without which it cannot go on, `offline` the partitions that have lost
-    their leaders meanwhile; `foreign` says whose move is waited for. `rolling_back` is the reason,
-    once there is one.
+    `missing` are the destinations without which it cannot go on, `absent` the brokers that keep
+    replicas and that everything left to do waits for, `offline` the partitions that have lost their
+    leaders meanwhile; `foreign` says whose move is waited for. `rolling_back` is the reason, once
+    there is one.
     """
 
     states: Mapping[TopicPartition, MoveState]
@@ -191,6 +192,7 @@ class ReassignmentDecision:
     offline: frozenset[TopicPartition] = frozenset()
     foreign: str | None = None
     failures: tuple[str, ...] = ()
+    absent: frozenset[int] = frozenset()
 
     def count(self, state: MoveState) -> int:
         """Return how many partitions are in this state."""
@@ -343,6 +345,7 @@ def _go(
     states, failures = _classify(plan, view, goal)
     foreign = _foreign(plan, view, goal)
     ready: dict[TopicPartition, Replicas] = {}
+    absent: set[int] = set()
     for partition, state in states.items():
         if state is not MoveState.WAITING:
             continue
@@ -358,6 +361,8 @@ def _go(
             # Replicas on a dead broker cannot be restored.
             states[partition] = MoveState.FAILED
             failures = (*failures, f"{partition} cannot go back to brokers {sorted(needed)}")
+        else:
+            absent |= needed
     result = ReassignmentDecision(
         states, rolling_back, missing=missing, foreign=foreign, failures=failures
     )
@@ -367,7 +372,7 @@ def _go(
     if ready:
         return replace(result, submit=dict(islice(ready.items(), at_once)))
     if result.count(MoveState.WAITING):
-        return result
+        return replace(result, absent=frozenset(absent))
     return replace(result, ended=_ending(result))
 
 

@@ -573,4 +573,7 @@ def _headline(decision: ReassignmentDecision) -> tuple[str, str]:
         )
     if decision.offline:
         return "PartitionsOffline", f"{_without_leader(decision)}; {text}"
+    if decision.absent:
+        why = "are not registered, and replicas that stay there are not in sync"
+        return "BrokerUnavailable", f"brokers {sorted(decision.absent)} {why}; {text}"
     return "Running", text
