@@ -369,6 +369,19 @@ def test_reassignment_that_is_deleted_before_it_has_begun_ends(phase: str) -> No
     assert (left["metadata"]["finalizers"], zookeeper.committed) == ([], [])
 
 
+@pytest.mark.parametrize("phase", ["Completed", "Failed", "RolledBack", "Cancelled"])
+def test_reassignment_of_a_topic_that_did_not_complete_stays_with_the_topic(phase: str) -> None:
+    move = resource("Reassignment", "r", clusterRef={"name": "c"}, mode="X", topics=["t"])
+    move["spec"]["ttlSecondsAfterFinished"] = reassign.LIFETIME_SECONDS
+    move["status"] = {"phase": phase, "finishedAt": "2020-01-01T00:00:00Z"}
+    owner = {"apiVersion": API_VERSION, "kind": "Topic", "name": "t", "uid": "Topic-n-t"}
+    for is_owned in (False, True):
+        move["metadata"]["ownerReferences"] = [owner] if is_owned else []
+        kube = run([move], [cluster()], existing_topic())
+        stays = is_owned and phase != "Completed"
+        assert kube.names("Reassignment") == (["r"] if stays else [])
+
+
 def test_broker_is_not_called_empty_while_others_move_replicas_to_it() -> None:
     move = resource(
         "Reassignment", "r", clusterRef={"name": "c"}, mode="RemoveBrokers", brokers=[7]

@@ -539,12 +539,21 @@ class _Pass:
     def _left(self) -> float:
         """Return seconds until a finished Reassignment goes, or the usual pace without an end."""
         lifetime, finished = self.wanted.lifetime, self.memory.finished or self.context.now()
-        if lifetime is None:
+        if lifetime is None or _is_remembered(self.body):
             return 3600.0
         return (finished + lifetime - self.context.now()).total_seconds()
 
 
 _BUILT: Final = frozenset({"conditions", "observedGeneration", "phase", "history"})
+
+
+def _is_remembered(body: Body) -> bool:
+    """Return whether the Topic that made this would else begin the same move anew."""
+    owners = body["metadata"].get("ownerReferences", ())
+    of_topic = any(
+        (one.get("apiVersion"), one["kind"]) == (spec.API_VERSION, "Topic") for one in owners
+    )
+    return of_topic and body.get("status", {}).get("phase") != "Completed"
 
 
 def _being_moved(topics: Mapping[str, TopicView]) -> bool:

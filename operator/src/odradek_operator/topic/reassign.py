@@ -26,7 +26,7 @@ from odradek_operator.topic.state import OwnMove
 from odradek_operator.topic.topic_spec import TopicSpec
 
 TOPIC_LABEL: Final = "odradek.io/topic-uid"
-# How long a finished one stays to be looked at.
+# How long one that completed stays to be looked at. One that did not stays as long as its Topic.
 LIFETIME_SECONDS: Final = 86400
 
 
