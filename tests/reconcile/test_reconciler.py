@@ -18,6 +18,7 @@ from odradek_operator.shared.status import condition_of
 from odradek_operator.shared.store import ResourceStore, key_of
 from odradek_operator.shared.zookeeper import Znode
 from odradek_operator.topic import reassign
+from odradek_operator.topic.plan import REFUSED_SECONDS
 from tests.reconcile.in_memory import (
     as_ready,
     cluster,
@@ -625,3 +626,35 @@ def test_topic_whose_finalizer_the_api_server_rejects_says_so() -> None:
     assert reason(kube, "Topic", "t") == "ApplyRejected"
     # Nothing is done before it is there.
     assert zookeeper.committed == []
+
+
+def test_topic_whose_reassignment_has_the_name_of_another_says_so() -> None:
+    class Unique(MemoryKube):
+        def create(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+            kind, name = wanted["kind"], wanted["metadata"]["name"]
+            if kind == "Reassignment" and name in self.names(kind):
+                raise KubeError(409, f"{name} already exists")
+            return super().create(wanted)
+
+    topic = resource("Topic", "t", clusterRef={"name": "c"}, replicationFactor=2)
+    topic["status"] = {"incarnation": 77}
+    larger = cluster(brokers={"replicas": 2})
+    (name,) = run([topic], [larger], existing_topic()).names("Reassignment")
+    # Made by an operator, too, for a Topic that went without it.
+    theirs = resource("Reassignment", name, clusterRef={"name": "c"})
+    theirs["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "odradek-operator"}
+    kube, store = Unique(topic, larger, theirs), ResourceStore()
+    for one in (topic, larger, theirs):
+        store.put(one)
+    effects = context(kube, MemoryPool({"zk:2181": existing_topic()}))
+    done = Reconciler(effects, store).reconcile("n", ClusterKey("n", "c"), {key_of(topic): topic})
+    assert done == {key_of(topic): REFUSED_SECONDS}
+    found = kube.get(API_VERSION, "Topic", "n", "t")
+    assert found is not None
+    told = condition_of(found["status"], "Stalled")
+    assert told is not None
+    assert (told["status"], told["reason"]) == ("True", "ApplyRejected")
+    assert told["message"] == (
+        f"Reassignment {name} exists and is not of Topic t: delete or rename it"
+    )
+    assert kube.get(API_VERSION, "Reassignment", "n", name) == theirs

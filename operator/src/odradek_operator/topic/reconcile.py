@@ -17,6 +17,7 @@ from odradek_operator.shared.apply import (
     still_wanted,
 )
 from odradek_operator.shared.kube import KubeError
+from odradek_operator.shared.objects import belongs_to
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.status import Condition
 from odradek_operator.shared.views import ClusterState, TopicView
@@ -225,7 +226,10 @@ def _execute(
 
 
 def _start_move(context: ReconcileContext, body: Body, step: StartMove) -> bool:
-    """Create a Topic's Reassignment, unless the API server knows one that is still running."""
+    """Create a Topic's Reassignment, unless the API server knows one that is still running.
+
+    Raises NotOwnError where somebody else's has its name.
+    """
     meta = body["metadata"]
     selector = f"{reassign.TOPIC_LABEL}={meta['uid']}"
     kind = str(step.wanted["kind"])
@@ -238,5 +242,9 @@ def _start_move(context: ReconcileContext, body: Body, step: StartMove) -> bool:
     except KubeError as error:
         if error.code != 409:
             raise
+        place = step.wanted["metadata"]
+        live = context.kube.get(spec.API_VERSION, kind, place["namespace"], place["name"])
+        if live is not None and not belongs_to(meta["uid"], live):
+            raise apply.NotOwnError(step.wanted) from None
         return False
     return True
