@@ -349,12 +349,30 @@ def test_topics_whose_names_metrics_cannot_tell_apart_are_not_both_created() -> 
     kube = run([younger, older], [cluster()], zookeeper)
     assert reason(kube, "Topic", "older") == "Creating"
     assert zookeeper.created() == [znodes.topic_config_path("a.b"), znodes.topic_path("a.b")]
+    # The younger waits, and says for what.
+    found = kube.get(API_VERSION, "Topic", "n", "younger")
+    assert found is not None
+    told = condition_of(found["status"], "Ready")
+    assert told is not None
+    assert (told["reason"], told["message"]) == (
+        "Creating",
+        "an older Topic may create a.b, which has the same name in metrics",
+    )
+    assert found["status"].get("incarnation") is None
     # In the next pass the other exists.
     taken = existing_topic()
     assignment = znodes.TopicAssignment({0: (BrokerId(0),)})
     taken.put(znodes.topic_path("a.b"), znodes.encode_topic(assignment))
     kube = run([younger], [cluster(), older], taken)
     assert (reason(kube, "Topic", "younger"), taken.committed) == ("TopicCollision", [])
+    # Nor does the older one hold up the end of the younger.
+    wanted["deletionPolicy"] = "Delete"
+    going = resource("Topic", "younger", topicName="a_b", deleted=True, **wanted)
+    kube = run([going, older], [cluster(brokers={"replicas": 2})], existing_topic())
+    assert reason(kube, "Topic", "older") == "WaitingForBrokers"
+    left = kube.get(API_VERSION, "Topic", "n", "younger")
+    assert left is not None
+    assert left["metadata"]["finalizers"] == []
 
 
 @pytest.mark.parametrize("phase", ["", "Pending", "Planned", "AwaitingApproval"])

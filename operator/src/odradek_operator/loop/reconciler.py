@@ -60,7 +60,6 @@ log = logging.getLogger(__name__)
 
 Result = float | Exception
 STANDBY_SECONDS = 2.0
-SOON_SECONDS = 2.0
 # Topics or groups that are reconciled at once when there are many.
 WRITERS = 8
 
@@ -279,8 +278,7 @@ class Reconciler:
             self.store.select("Reassignment", namespace),
             self._tables(namespace),
         )
-        later: dict[ResourceKey, Result] = dict.fromkeys(batch.keys() - works.keys(), SOON_SECONDS)
-        return later | self._run_all(namespace, works)
+        return self._run_all(namespace, works)
 
     def _run_all(
         self, namespace: str, works: Mapping[ResourceKey, Callable[[], float]]

@@ -120,6 +120,7 @@ class TopicView:
 
     `config` None: there is no configuration znode. `unreadable` says which znode makes no sense.
     `others` are the topics that there are, where this is none of them and its name may collide.
+    `preceding` is one that an older Topic may create just now, and whose name collides.
     """
 
     assignment: TopicAssignment | None = None
@@ -131,6 +132,7 @@ class TopicView:
     deletion_requested: bool = False
     unreadable: str | None = None
     others: frozenset[str] = frozenset()
+    preceding: str | None = None
 
 
 FINISHED_PHASES: Final = ("Completed", "Cancelled", "RolledBack", "Failed")

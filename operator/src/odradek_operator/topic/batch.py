@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from odradek.zk import admin
@@ -31,8 +32,7 @@ def prepare(
 ) -> dict[ResourceKey, Callable[[], float]]:
     """Return one reconciliation per Topic of the batch.
 
-    `topics` and `reassignments` are all resources of these kinds in the namespace. A Topic is left
-    out if an older one of the batch may create the topic that its name collides with.
+    `topics` and `reassignments` are all resources of these kinds in the namespace.
     """
     views: Mapping[str, TopicView] | None = None
     away = cluster.away
@@ -54,11 +54,11 @@ def prepare(
     colliding = _colliding(batch)
     works: dict[ResourceKey, Callable[[], float]] = {}
     for key, body in batch.items():
-        if key in colliding:
-            continue
         name = topic_spec.topic_name(body)
         rivals = by_topic.get((body["spec"]["clusterRef"]["name"], name), ())
         view = views[name] if views else TopicView()
+        if key in colliding:
+            view = replace(view, preceding=colliding[key])
         moves = owned.get(body["metadata"]["uid"], ())
         works[key] = partial(
             reconcile_topic, context, zookeeper, body, view, cluster, rivals, moves, tables
@@ -80,14 +80,15 @@ def _read_views(zookeeper: ZooKeeper | None, bodies: Iterable[Body]) -> dict[str
     return observe.topics(zookeeper if deleting else zookeeper.cached, sorted(names))
 
 
-def _colliding(batch: Mapping[ResourceKey, Body]) -> set[ResourceKey]:
-    """Return the Topics whose metric name an older Topic of the batch has too."""
-    found = set[ResourceKey]()
+def _colliding(batch: Mapping[ResourceKey, Body]) -> dict[ResourceKey, str]:
+    """Return the Topics whose metric name an older Topic of the batch has too, with its topic."""
+    found: dict[ResourceKey, str] = {}
     if len(batch) == 1:
         return found
     seen: dict[str, str] = {}
     for key, body in sorted(batch.items(), key=lambda one: apply.age(one[1])):
         name = topic_spec.topic_name(body)
-        if seen.setdefault(admin.metric_name(name), name) != name:
-            found.add(key)
+        older = seen.setdefault(admin.metric_name(name), name)
+        if older != name:
+            found[key] = older
     return found

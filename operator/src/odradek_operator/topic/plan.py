@@ -149,6 +149,9 @@ def _plan_absent(
     if have < needed or cluster.places < factor or (have < expected and not settled):
         text = f"{have} of {expected} brokers are registered"
         return _waiting("WaitingForBrokers", text, shown)
+    if view.preceding is not None:
+        text = f"an older Topic may create {view.preceding}, which has the same name in metrics"
+        return _waiting(status.CREATING, text, shown)
     try:
         replicas = _lay_out(spec, cluster, partitions, factor, random)
     except KafkaError as error:
