@@ -1,11 +1,13 @@
 """Which resources are let go without an event: those that the API server has not, and no others."""
 
 import queue
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from odradek_operator.loop.resync import Resync
+from odradek_operator.shared.kube import KubeError
 from odradek_operator.shared.spec import Body
 from odradek_operator.shared.store import ResourceStore
 from tests.reconcile.in_memory import resource
@@ -13,9 +15,13 @@ from tests.support.memory import MemoryKube
 
 
 class Listing(MemoryKube):
-    """Has what MemoryKube has, but may list less. `lists` counts how often."""
+    """Has what MemoryKube has, but may list less. `lists` counts how often.
+
+    In namespaces that are `closed` it answers with this code, 0 being no answer.
+    """
 
     hidden: frozenset[str] = frozenset()
+    closed: Mapping[str, int] = {}
     lists = 0
 
     def select(self, *place: Any) -> list[dict[str, Any]]:
@@ -23,6 +29,9 @@ class Listing(MemoryKube):
         return [one for one in super().select(*place) if one["metadata"]["name"] not in self.hidden]
 
     def count(self, *place: Any) -> int:
+        _version, kind, namespace = place
+        if namespace in self.closed:
+            raise KubeError(self.closed[namespace], f"{kind} in {namespace}")
         found = super().select(*place)
         return sum(one["metadata"]["name"] not in self.hidden for one in found)
 
@@ -58,6 +67,16 @@ def test_what_a_list_leaves_out_is_kept_as_long_as_it_can_be_read() -> None:
     kube.hidden = frozenset({"a", "b"})
     assert departed(kube, *bodies) == []
     assert kube.lists == 1
+
+
+def test_a_namespace_that_may_not_be_read_hides_no_deletion_in_others() -> None:
+    there, gone = resource("Topic", "a", namespace="closed"), resource("Topic", "b")
+    kube = Listing(there)
+    kube.closed = {"closed": 403}
+    assert departed(kube, there, gone) == ["b"]
+    kube.closed = {"closed": 0}
+    with pytest.raises(KubeError):
+        departed(kube, there, gone)
 
 
 def test_the_check_goes_on_after_an_error_that_nobody_expects(

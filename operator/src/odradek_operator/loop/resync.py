@@ -69,12 +69,26 @@ class Resync:
                 log.exception("failed to check for deleted resources; retrying")
 
     def check(self) -> None:
-        """Pass on every known resource that the API server does not have any more."""
+        """Pass on every known resource that the API server does not have any more.
+
+        Raises KubeError if it does not answer. What it refuses to tell hides nothing else.
+        """
         for kind in KIND_ORDER:
             known = Counter(body["metadata"]["namespace"] for body in self._store.select(kind))
             for namespace, count in known.items():
-                if self._api.count(API_VERSION, kind, namespace) < count:
-                    self._find(kind, namespace)
+                try:
+                    if self._api.count(API_VERSION, kind, namespace) < count:
+                        self._find(kind, namespace)
+                except KubeError as error:
+                    if not error.code:
+                        # Nobody answers: each of the others would be waited for in vain.
+                        raise
+                    log.info(
+                        "failed to check for deleted resources: %s in %s: %s; retrying",
+                        kind,
+                        namespace,
+                        error,
+                    )
 
     def _find(self, kind: str, namespace: str) -> None:
         listed = {
