@@ -497,7 +497,10 @@ CONTAINER = "template.spec.containers[0]"
         (in_template(initContainers=[]), "template.spec.initContainers"),
         (in_template(tolerations=[]), "use spec.job.tolerations"),
         (in_template(volumes=[{"name": "h", "hostPath": {}}]), "volumes[0].hostPath"),
-        (in_template(volumes=[{"name": "data", "emptyDir": {}}]), "volumes[0]: the name data"),
+        *(
+            (in_template(volumes=[{"name": one, "emptyDir": {}}]), f"volumes[0]: the name {one}")
+            for one in ("job", "tmp", "data", "credentials", "auth", "brokers", "zookeeper")
+        ),
         (in_template(volumes={}), "template.spec.volumes must be a list"),
         (in_template(containers=["spark"]), f"{CONTAINER} must be an object"),
         (in_template(containers=[{"name": "sidecar"}]), f"{CONTAINER} may not be set"),
@@ -507,6 +510,10 @@ CONTAINER = "template.spec.containers[0]"
         (
             in_container(volumeMounts=[{"name": "a", "mountPath": "/etc/odradek/auth"}]),
             "volumeMounts[0].mountPath: /etc/odradek/auth belongs to the operator",
+        ),
+        (
+            in_container(volumeMounts=[{"name": "a", "mountPath": "/etc/odradek-zookeeper/a"}]),
+            "volumeMounts[0].mountPath: /etc/odradek-zookeeper/a belongs to the operator",
         ),
         (in_container(env=[{"name": "SPARK_USER"}]), "env[0]: SPARK_USER belongs"),
         (in_container(env=[{"value": "x"}]), f"{CONTAINER}.env[0].name is missing"),

@@ -40,12 +40,19 @@ _NAMES: Final = {
     "secretRef": "name",
 }
 _ELSEWHERE: Final = frozenset({"nodeSelector", "tolerations", "priorityClassName"})
-_OWN_VOLUMES: Final = frozenset({"job", "tmp", "data", "credentials", "auth"})
+_OWN_VOLUMES: Final = frozenset(
+    {"job", "tmp", "data", "credentials", "auth", "brokers", "zookeeper"}
+)
 _OWN_VOLUME_PREFIXES: Final = ("secret-", "spark-")
 _OWN_LABELS: Final = ("app.kubernetes.io/", "odradek.io/", "spark-")
 _OWN_ANNOTATIONS: Final = ("odradek.io/",)
 _OWN_VARIABLES: Final = ("POD_", "ODRADEK_", "SPARK_", "_SPARK_", "KUBERNETES_")
-_OWN_FOLDERS: Final = ("/etc/odradek", "/opt/odradek", "/var/run/secrets")
+_OWN_FOLDERS: Final = (
+    "/etc/odradek",
+    "/etc/odradek-zookeeper",
+    "/opt/odradek",
+    "/var/run/secrets",
+)
 _OWN_PATHS: Final = frozenset({"", "/data", "/tmp", "/etc", "/opt", "/var", "/var/run"})  # noqa: S108 (inside the container)
 
 
