@@ -564,7 +564,15 @@ def test_report_of_a_driver_is_believed_only_where_the_types_are_right() -> None
         "worstPartitions": [placed, old]
     }
     beyond = [{**old, "lagSeconds": float("nan")}, {**placed, "lag": 2**63}]
+    beyond += [{**placed, "partition": 2**31}, {**placed, "topic": "t" * 250}]
     assert read_report({"worstPartitions": beyond}) == {"worstPartitions": []}
+    # As the schema of the status has them.
+    assert read_report({"members": 2**31, "executors": -(2**31) - 1, "totalLag": 2**62}) == {
+        "totalLag": 2**62
+    }
+    for state in ("", "Not ready", "Running\n", "9", "R\u00fcckstand", "x" * 65):
+        assert read_report({"state": state}) == {}
+    assert read_report({"state": "Running"}) == {"state": "Running"}
     for seconds in (float("nan"), float("inf"), 1e300, 10**400, -(2**64)):
         assert read_report({"maxLagSeconds": seconds, "totalLag": 2**63}) == {}
     assert read_report({"worstPartitions": [placed] * 11}) == {"worstPartitions": [placed] * 10}

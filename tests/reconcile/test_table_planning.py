@@ -217,7 +217,7 @@ def test_other_places_are_no_rivals() -> None:
     assert told(plan(there, here)) == (False, "Pending")
 
 
-@pytest.mark.parametrize("stamp", ["soon", "2026-11-22", 5, None])
+@pytest.mark.parametrize("stamp", ["soon", "2026-11-22", "2026-04-31T10:00:00Z", 5, None])
 def test_report_of_a_driver_is_taken_only_where_it_is_well_typed(stamp: object) -> None:
     told = {"tableRows": 5, "lastCommitTime": "2026-11-22T10:00:00Z"}
     assert read_report(told) == told

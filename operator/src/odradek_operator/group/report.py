@@ -13,33 +13,27 @@ from typing import Any, Final, TypeGuard
 
 from odradek import lag as rule
 from odradek_operator.group import driver_objects
+from odradek_operator.shared.spec import parse_time
 
 
 def read_report(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the well-typed fields of a driver's report, which may come from another version."""
-    numbers = (
-        "checkpointEpoch",
-        "lastBatchId",
-        "totalLag",
-        "executors",
-        "executorsWanted",
-        "members",
-        "batchRunningSeconds",
-        "tableRows",
-    )
+    """Return what a status can have of a driver's report, which may come from another version."""
     kept: dict[str, Any] = {
-        name: raw[name] for name in numbers if isinstance(raw.get(name), int) and _fits(raw[name])
+        name: raw[name]
+        for name, bits in _NUMBERS.items()
+        if isinstance(raw.get(name), int) and _fits(raw[name], bits)
     }
     seconds = raw.get("maxLagSeconds")
     if _fits(seconds):
         kept["maxLagSeconds"] = int(seconds)
     if isinstance(raw.get("keepsState"), bool):
         kept["keepsState"] = raw["keepsState"]
-    if isinstance(raw.get("state"), str):
-        kept["state"] = raw["state"][:64]
+    # It becomes the reason of a condition.
+    if isinstance(raw.get("state"), str) and _REASON.fullmatch(raw["state"]):
+        kept["state"] = raw["state"]
     if isinstance(raw.get("waitsFor"), str):
         kept["waitsFor"] = raw["waitsFor"][:512]
-    if isinstance(raw.get("lastCommitTime"), str) and _STAMP.fullmatch(raw["lastCommitTime"]):
+    if _is_time(raw.get("lastCommitTime")):
         kept["lastCommitTime"] = raw["lastCommitTime"]
     if isinstance(raw.get("worstPartitions"), list):
         worst = raw["worstPartitions"][: rule.WORST_PARTITIONS]
@@ -47,6 +41,19 @@ def read_report(raw: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
+# Integers, and of how many bits they are in the schema of the status.
+_NUMBERS: Final = {
+    "checkpointEpoch": 64,
+    "lastBatchId": 64,
+    "totalLag": 64,
+    "executors": 32,
+    "executorsWanted": 32,
+    "members": 32,
+    "batchRunningSeconds": 64,
+    "tableRows": 64,
+}
+_REASON: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
+_LONGEST_TOPIC: Final = 249
 _STAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 _PLACED: Final[Mapping[str, type | tuple[type, ...]]] = {
     "topic": str,
@@ -56,13 +63,23 @@ _PLACED: Final[Mapping[str, type | tuple[type, ...]]] = {
 }
 
 
-def _fits(value: object) -> TypeGuard[float]:
-    """Return whether this is a number that a status can have: NaN is none, nor one of more than 64
-    bits.
-    """
+def _fits(value: object, bits: int = 64) -> TypeGuard[float]:
+    """Return whether this is a number of so many bits; NaN is none."""
+    limit: int = 2 ** (bits - 1)
     return (
-        isinstance(value, int | float) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+        isinstance(value, int | float) and not isinstance(value, bool) and -limit <= value < limit
     )
+
+
+def _is_time(text: object) -> bool:
+    """Return whether this is a time as the API server writes it: 31 April is none."""
+    if not isinstance(text, str) or not _STAMP.fullmatch(text):
+        return False
+    try:
+        parse_time(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_placed(one: object) -> bool:
@@ -70,11 +87,16 @@ def _is_placed(one: object) -> bool:
     return (
         isinstance(one, dict)
         and one.keys() | {"lagSeconds"} == _PLACED.keys()
-        and all(
-            isinstance(value, _PLACED[name]) and (isinstance(value, str) or _fits(value))
-            for name, value in one.items()
-        )
+        and all(_is_field(name, value) for name, value in one.items())
     )
+
+
+def _is_field(name: str, value: object) -> bool:
+    if not isinstance(value, _PLACED[name]):
+        return False
+    if isinstance(value, str):
+        return len(value) <= _LONGEST_TOPIC
+    return _fits(value, 32 if name == "partition" else 64)
 
 
 # A driver that waits for a processor is not unreachable yet.
