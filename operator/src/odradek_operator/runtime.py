@@ -142,7 +142,8 @@ class Runtime:
         """Drop a deleted resource, and post an Event if its data is retained."""
         self.queues.drop(body)
         kept = topic_plan.leaves_data(body) if body["kind"] == "Topic" else None
-        if kept is not None:
+        # Another operator posts it where this one only watches.
+        if kept is not None and self._lease.acts_in(body["metadata"]["namespace"]):
             self._api.post_event(body, topic_plan.retained(kept))
 
     def _keep(self, namespaces: AbstractSet[str]) -> None:
