@@ -8,7 +8,7 @@ import pytest
 from odradek.values import BrokerId, ControllerEpoch, LeaderEpoch
 from odradek.zk import znodes
 from odradek.zk.operations import Operation
-from odradek_operator.loop.reconciler import Reconciler
+from odradek_operator.loop.reconciler import WRITERS, Reconciler
 from odradek_operator.shared import metrics, observe, zookeeper
 from odradek_operator.shared.connect_strings import qualified
 from odradek_operator.shared.kube import KubeError
@@ -544,6 +544,26 @@ def test_each_topic_looks_only_at_its_own_reassignments(monkeypatch: pytest.Monk
         moves.append(move)
     run(topics, [cluster(), *moves], existing_topic())
     assert asked == len(topics)
+
+
+def test_each_resource_that_is_done_is_progress_of_its_batch() -> None:
+    ref = {"name": "c"}
+    batch = [
+        cluster(),
+        resource("User", "u", clusterRef=ref, authentication={"type": "tls"}),
+        *(resource("Topic", f"t{number}", clusterRef=ref) for number in range(WRITERS + 1)),
+        resource("ConsumerGroup", "g", clusterRef=ref, topics=["t"]),
+        resource("Reassignment", "r", clusterRef=ref, mode="AddBrokers", brokers=[7]),
+    ]
+    store, done = ResourceStore(), list[None]()
+    for body in batch:
+        store.put(body)
+    effects = context(MemoryKube(*batch), MemoryPool({"zk:2181": existing_topic()}))
+    bodies = {key_of(body): body for body in batch}
+    Reconciler(effects, store).reconcile(
+        "n", ClusterKey("n", "c"), bodies, lambda: done.append(None)
+    )
+    assert len(done) == len(batch)
 
 
 def test_who_waits_for_a_reassignment_that_is_known_to_run_lists_no_others(

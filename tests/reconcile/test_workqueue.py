@@ -3,9 +3,12 @@
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
+
+from odradek_operator.loop import workqueue
 from odradek_operator.loop.workqueue import WorkQueues
 from odradek_operator.shared import metrics
 from odradek_operator.shared.spec import ClusterKey
@@ -17,7 +20,7 @@ def test_queue_that_is_told_is_what_waits_now_behind_a_pass_that_hangs() -> None
     hangs, goes_on = threading.Event(), threading.Event()
 
     def reconcile(
-        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any], *_: object
     ) -> dict[ResourceKey, float]:
         hangs.set()
         goes_on.wait(30)
@@ -40,12 +43,65 @@ def test_queue_that_is_told_is_what_waits_now_behind_a_pass_that_hangs() -> None
         queues.stop()
 
 
+class Clock:
+    """Stands for the module `time` of the queues."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_batch_is_stuck_only_while_none_of_its_resources_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(workqueue, "time", clock)
+    asked, goes_on = queue.Queue[str](), queue.Queue[None]()
+
+    def reconcile(
+        _namespace: str,
+        _cluster: ClusterKey,
+        batch: Mapping[ResourceKey, Any],
+        progress: Callable[[], None],
+    ) -> dict[ResourceKey, float]:
+        for key in batch:
+            asked.put(key.name)
+            goes_on.get(timeout=30)
+            progress()
+        return dict.fromkeys(batch, 600.0)
+
+    def hangs() -> bool:
+        """Let almost the limit pass, and then the rest."""
+        clock.now += workqueue.STUCK_SECONDS - 1
+        assert queues.stuck == ()
+        clock.now += 2
+        return queues.stuck == ("n/c",)
+
+    queues = WorkQueues(ResourceStore(), reconcile)
+    try:
+        queues.submit(resource("Topic", "a", clusterRef={"name": "c"}))
+        assert asked.get(timeout=30) == "a"
+        for name in ("b", "d"):
+            queues.submit(resource("Topic", name, clusterRef={"name": "c"}))
+        assert hangs()
+        # The next batch has both.
+        for name in ("b", "d"):
+            goes_on.put(None)
+            assert asked.get(timeout=30) == name
+            assert hangs()
+    finally:
+        for _ in range(3):
+            goes_on.put(None)
+        queues.stop()
+
+
 def test_groups_whose_brokers_do_not_answer_do_not_delay_their_cluster() -> None:
     rolls, goes_on = threading.Event(), threading.Event()
     asked: queue.Queue[str] = queue.Queue()
 
     def reconcile(
-        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any], *_: object
     ) -> dict[ResourceKey, float]:
         for key in batch:
             if key.kind == "ConsumerGroup":
@@ -77,7 +133,7 @@ def test_cluster_that_is_gone_gets_one_more_pass_with_nothing_in_it() -> None:
     batches: queue.Queue[set[str]] = queue.Queue()
 
     def reconcile(
-        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any], *_: object
     ) -> dict[ResourceKey, float]:
         batches.put({key.name for key in batch})
         return dict.fromkeys(batch, 60.0)
@@ -96,7 +152,7 @@ def test_what_was_ready_is_looked_at_when_its_cluster_changes_or_goes() -> None:
     batches: queue.Queue[str] = queue.Queue()
 
     def reconcile(
-        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any], *_: object
     ) -> dict[ResourceKey, float]:
         for key in batch:
             batches.put(key.name)
@@ -133,7 +189,7 @@ def test_topics_are_looked_at_as_a_reassignment_moves_their_replicas() -> None:
     batches: queue.Queue[str] = queue.Queue()
 
     def reconcile(
-        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any], *_: object
     ) -> dict[ResourceKey, float]:
         for key in batch:
             batches.put(key.name)
@@ -173,7 +229,7 @@ def test_what_a_cluster_allows_is_looked_at_when_the_cluster_changes() -> None:
     batches: queue.Queue[tuple[str, str]] = queue.Queue()
 
     def reconcile(
-        namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+        namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any], *_: object
     ) -> dict[ResourceKey, float]:
         for key in batch:
             batches.put((namespace, key.name))
@@ -198,7 +254,7 @@ def test_resource_that_is_made_anew_for_another_cluster_is_looked_at_in_that_one
     waits: dict[str, queue.Queue[float]] = {one: queue.Queue() for one in ("former", "c")}
 
     def reconcile(
-        _namespace: str, place: ClusterKey, batch: Mapping[ResourceKey, Any]
+        _namespace: str, place: ClusterKey, batch: Mapping[ResourceKey, Any], *_: object
     ) -> dict[ResourceKey, float]:
         batches.put((place.name, [key.name for key in batch]))
         return dict.fromkeys(batch, waits[place.name].get(timeout=30)) if batch else {}
@@ -226,7 +282,7 @@ def test_queues_of_clusters_without_resources_end_with_their_threads() -> None:
     batches: queue.Queue[set[str]] = queue.Queue()
 
     def reconcile(
-        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any], *_: object
     ) -> dict[ResourceKey, float]:
         batches.put({key.name for key in batch})
         return dict.fromkeys(batch, 600.0)
@@ -264,7 +320,7 @@ def test_only_resources_of_the_same_topic_or_group_are_looked_at_when_one_goes()
     batches: queue.Queue[ResourceKey] = queue.Queue()
 
     def reconcile(
-        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any]
+        _namespace: str, _cluster: ClusterKey, batch: Mapping[ResourceKey, Any], *_: object
     ) -> dict[ResourceKey, float]:
         for key in batch:
             batches.put(key)

@@ -104,7 +104,11 @@ class Reconciler:
     _settled: dict[tuple[str, str], tuple[frozenset[int], float]] = field(default_factory=dict)
 
     def reconcile(
-        self, namespace: str, cluster: ClusterKey, batch: Mapping[ResourceKey, Body]
+        self,
+        namespace: str,
+        cluster: ClusterKey,
+        batch: Mapping[ResourceKey, Body],
+        progress: Callable[[], None] = lambda: None,
     ) -> dict[ResourceKey, Result]:
         """Reconcile one batch of one namespace and cluster (`workqueue.Reconcile`)."""
         if not self.may_act(namespace):
@@ -118,7 +122,7 @@ class Reconciler:
             kinds.setdefault(key.kind, {})[key] = body
         clusters = kinds.pop("KafkaCluster", {})
         for key, body in clusters.items():
-            results[key] = _timed(key, partial(self._kafka_cluster, body))
+            results[key] = _timed(key, partial(self._kafka_cluster, body), progress)
         gone = not batch
         if kinds:
             try:
@@ -132,11 +136,14 @@ class Reconciler:
                 gone = around.state.owner in (Owner.GONE, Owner.NOT_PERMITTED)
                 users = user_plan.view_cluster(around.state, around.body)
                 for key, body in kinds.get("User", {}).items():
-                    results[key] = _timed(key, partial(self._user, around, users, body))
-                results |= self._topics(around, namespace, kinds.get("Topic", {}))
-                results |= self._groups(around, namespace, kinds.get("ConsumerGroup", {}))
+                    work = partial(self._user, around, users, body)
+                    results[key] = _timed(key, work, progress)
+                topics, groups = kinds.get("Topic", {}), kinds.get("ConsumerGroup", {})
+                results |= self._topics(around, namespace, topics, progress)
+                results |= self._groups(around, namespace, groups, progress)
                 for key, body in kinds.get("Reassignment", {}).items():
-                    results[key] = _timed(key, partial(self._reassignment, around, body))
+                    work = partial(self._reassignment, around, body)
+                    results[key] = _timed(key, work, progress)
         self._forget_groups()
         if clusters or gone:
             self.context.zookeepers.keep(self._connect_strings)
@@ -265,7 +272,11 @@ class Reconciler:
         return user_reconcile.reconcile(self.context, body, around, cluster.zookeeper)
 
     def _topics(
-        self, cluster: _ClusterContext, namespace: str, batch: Mapping[ResourceKey, Body]
+        self,
+        cluster: _ClusterContext,
+        namespace: str,
+        batch: Mapping[ResourceKey, Body],
+        progress: Callable[[], None],
     ) -> dict[ResourceKey, Result]:
         if not batch:
             return {}
@@ -278,19 +289,22 @@ class Reconciler:
             self.store.select("Reassignment", namespace),
             self._tables(namespace),
         )
-        return self._run_all(namespace, works)
+        return self._run_all(namespace, works, progress)
 
     def _run_all(
-        self, namespace: str, works: Mapping[ResourceKey, Callable[[], float]]
+        self,
+        namespace: str,
+        works: Mapping[ResourceKey, Callable[[], float]],
+        progress: Callable[[], None],
     ) -> dict[ResourceKey, Result]:
         """Run works that are independent of each other, at once if they are many.
 
         Each mostly waits for somebody: the API server, a broker, a driver.
         """
         if len(works) <= WRITERS:
-            return {key: _timed(key, work) for key, work in works.items()}
+            return {key: _timed(key, work, progress) for key, work in works.items()}
         with ThreadPoolExecutor(WRITERS, "works") as threads:
-            acting = partial(self._timed_in_thread, namespace)
+            acting = partial(self._timed_in_thread, namespace, progress)
             return dict(zip(works, threads.map(acting, works.items()), strict=True))
 
     def _tables(self, namespace: str) -> TableContext:
@@ -302,13 +316,20 @@ class Reconciler:
         return TableContext(with_table, {one["metadata"]["name"]: one for one in groups})
 
     def _timed_in_thread(
-        self, namespace: str, work: tuple[ResourceKey, Callable[[], float]]
+        self,
+        namespace: str,
+        progress: Callable[[], None],
+        work: tuple[ResourceKey, Callable[[], float]],
     ) -> Result:
         # Each thread declares which Lease its writes need.
-        return _timed(*work) if self.may_act(namespace) else STANDBY_SECONDS
+        return _timed(*work, progress) if self.may_act(namespace) else STANDBY_SECONDS
 
     def _groups(
-        self, cluster: _ClusterContext, namespace: str, batch: Mapping[ResourceKey, Body]
+        self,
+        cluster: _ClusterContext,
+        namespace: str,
+        batch: Mapping[ResourceKey, Body],
+        progress: Callable[[], None],
     ) -> dict[ResourceKey, Result]:
         if not batch:
             return {}
@@ -342,7 +363,7 @@ class Reconciler:
             key: partial(self._group, around, body, by_group.get(_group_of(body), []))
             for key, body in batch.items()
         }
-        return self._run_all(namespace, works)
+        return self._run_all(namespace, works, progress)
 
     def _authority(self, namespace: str, access: ClusterAccess | None) -> int:
         """Return how many CAs followed the first, of those that are published. Raises KubeError."""
@@ -448,7 +469,7 @@ def _connect_string(body: Body) -> str:
     return connect_strings.connect_string(zookeeper["connect"], zookeeper.get("chroot", "/"))
 
 
-def _timed(key: ResourceKey, work: Callable[[], float]) -> Result:
+def _timed(key: ResourceKey, work: Callable[[], float], progress: Callable[[], None]) -> Result:
     """Run one reconciliation, and count it."""
     began = time.monotonic()
     try:
@@ -464,6 +485,8 @@ def _timed(key: ResourceKey, work: Callable[[], float]) -> Result:
         log.exception("failed to reconcile %s %s/%s", key.kind, key.namespace, key.name)
         metrics.ERRORS.labels(kind=key.kind).inc()
         return error
+    finally:
+        progress()
     metrics.RECONCILE_SECONDS.labels(kind=key.kind).observe(time.monotonic() - began)
     metrics.LAST_SUCCESS.labels(kind=key.kind).set_to_current_time()
     return requeue_after

@@ -31,16 +31,18 @@ FIRST_RETRY_SECONDS: Final = 1.0
 LONGEST_RETRY_SECONDS: Final = 15.0
 # Distant due times are aligned, so that one batch takes them all.
 GRID_SECONDS: Final = 5.0
-# A batch may wait for ZooKeeper and the API server several times; longer than this it is stuck.
+# A resource may wait for ZooKeeper and the API server several times. A batch of which none is done
+# for longer than this is stuck.
 STUCK_SECONDS: Final = 300.0
 
 log = logging.getLogger(__name__)
 
 
 # Reconciles a batch of resources of one namespace and one cluster; returns seconds until each is
-# looked at again, or the exception that it ended with.
+# looked at again, or the exception that it ended with. The last argument is called as each is done.
 Reconcile = Callable[
-    [str, ClusterKey, Mapping[ResourceKey, Body]], Mapping[ResourceKey, float | Exception]
+    [str, ClusterKey, Mapping[ResourceKey, Body], Callable[[], None]],
+    Mapping[ResourceKey, float | Exception],
 ]
 
 
@@ -58,7 +60,8 @@ class ClusterQueue:
         self._due: dict[ResourceKey, float] = {}
         self._failures: dict[ResourceKey, int] = {}
         self._stopping = False
-        self._batch_began: float | None = None
+        # When the batch under way began, or a resource of it was last done.
+        self._progressed_at: float | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"queue-{namespace}-{cluster.name}", daemon=True
         )
@@ -66,9 +69,9 @@ class ClusterQueue:
 
     @property
     def stuck(self) -> bool:
-        """Return whether the thread has died, or has been in one batch for too long."""
-        began = self._batch_began
-        late = began is not None and time.monotonic() - began > STUCK_SECONDS
+        """Return whether the thread has died, or has done nothing of its batch for too long."""
+        since = self._progressed_at
+        late = since is not None and time.monotonic() - since > STUCK_SECONDS
         return late or not (self._thread.is_alive() or self._stopping)
 
     def add(self, key: ResourceKey) -> None:
@@ -86,7 +89,7 @@ class ClusterQueue:
     @property
     def idle(self) -> bool:
         """Return whether nothing is due, and no batch is under way."""
-        return self._batch_began is None and not self.waiting()
+        return self._progressed_at is None and not self.waiting()
 
     def stop(self) -> None:
         """Stop the thread after its current batch."""
@@ -100,7 +103,7 @@ class ClusterQueue:
             batch = self._take()
             if batch is None:
                 return
-            self._batch_began = time.monotonic()
+            self._progress()
             try:
                 self._run_batch(batch)
             except Exception:
@@ -113,7 +116,7 @@ class ClusterQueue:
                 for key in batch:
                     self._requeue(key, RuntimeError("failed to reconcile the batch"))
             finally:
-                self._batch_began = None
+                self._progressed_at = None
 
     def _take(self) -> list[ResourceKey] | None:
         """Wait for due resources and return a batch, in order of kind; None at the end."""
@@ -137,8 +140,12 @@ class ClusterQueue:
         bodies = {key: body for key in batch if (body := self._body(key)) is not None}
         for key in set(batch) - set(bodies):
             self._failures.pop(key, None)
-        for key, result in self._reconcile(self._namespace, self._cluster, bodies).items():
+        done = self._reconcile(self._namespace, self._cluster, bodies, self._progress)
+        for key, result in done.items():
             self._requeue(key, result)
+
+    def _progress(self) -> None:
+        self._progressed_at = time.monotonic()
 
     def _body(self, key: ResourceKey) -> Body | None:
         """Return a resource of this cluster: one made anew under its name may be of another."""
