@@ -1,26 +1,37 @@
 """Lag, verdicts and resets of a group, from what was seen of it."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import pytest
 
+from odradek.protocol.messages.group_offsets import OffsetFetchResponse
+from odradek.protocol.messages.groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from odradek.values import TopicPartition
+from odradek.zk import consumers
+from odradek_operator.group import group_spec, observe, reset
 from odradek_operator.group import lag as group_lag
-from odradek_operator.group import reset
 from odradek_operator.group.lag import Sample
 from odradek_operator.group.reset import Reset
 from odradek_operator.group.znodes import ObservedGroup
 from odradek_operator.shared.metrics import GroupLag, GroupLags
 from odradek_operator.shared.spec import InvalidSpec
 from tests.reconcile.test_reassignment import NOW
+from tests.support.memory import MemoryZooKeeper
 
 P, Q = TopicPartition("a-topic", 0), TopicPartition("a-topic", 1)
 
 
-def window(*seen: tuple[int, int], members: int = 1) -> tuple[Sample, ...]:
+def window(*seen: tuple[int, int], members: int = 1, simple: bool = False) -> tuple[Sample, ...]:
     """Samples 10 s apart, each (committed, end) of one partition."""
     return tuple(
-        Sample(10.0 * number, members, {P: committed}, {P: end}, {P: 0})
+        Sample(10.0 * number, members, {P: committed}, {P: end}, {P: 0}, simple=simple)
         for number, (committed, end) in enumerate(seen)
     )
 
@@ -43,6 +54,67 @@ def window(*seen: tuple[int, int], members: int = 1) -> tuple[Sample, ...]:
 )
 def test_verdicts(seen: list[tuple[int, int]], members: int, verdict: str | None) -> None:
     assert group_lag.verdict(window(*seen, members=members), None, None) == verdict
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict"),
+    [
+        ([(5, 9)], "OK"),
+        ([(5, 9), (6, 9), (7, 12), (7, 12)], "OK"),
+        ([(5, 6), (6, 9), (7, 12), (8, 15)], "WARN"),
+        ([(9, 12), (4, 12)], "REWIND"),
+        ([(5, 9)] * 4, "STOP"),
+    ],
+)
+def test_group_that_nobody_ever_joined_has_stopped_once_it_commits_no_more(
+    seen: list[tuple[int, int]], verdict: str
+) -> None:
+    """As the exporter says of it."""
+    assert group_lag.verdict(window(*seen, members=0, simple=True), None, None) == verdict
+
+
+class Coordinator:
+    """A broker that coordinates group g, which has no members and no commits."""
+
+    addresses: Mapping[int, tuple[str, int]] = {1: ("127.0.0.1", 9092)}
+
+    def __init__(self, state: str, protocol_type: str) -> None:
+        self._group = DescribedGroup(
+            group_id="g",
+            group_state=state,
+            protocol_type=protocol_type,
+            protocol_data="",
+            members=[],
+        )
+
+    def call(self, _broker_id: int, request: object, _version: int) -> object:
+        match request:
+            case FindCoordinatorRequest():
+                return FindCoordinatorResponse(node_id=1, host="127.0.0.1", port=9092)
+            case DescribeGroupsRequest():
+                return DescribeGroupsResponse(groups=[self._group])
+        return OffsetFetchResponse(topics=[])
+
+
+@pytest.mark.parametrize(
+    ("state", "protocol_type", "has_znode", "simple"),
+    [
+        ("Empty", "", False, True),
+        ("Empty", "consumer", False, False),
+        ("Empty", "", True, False),
+        ("Dead", "", False, False),
+    ],
+)
+def test_group_is_simple_where_its_coordinator_knows_of_nobody_who_joined(
+    state: str, protocol_type: str, has_znode: bool, simple: bool
+) -> None:
+    zookeeper = MemoryZooKeeper({consumers.group_path("g"): b""} if has_znode else {})
+    wanted = group_spec.parse_group(
+        {"metadata": {"name": "g"}, "spec": {"clusterRef": {"name": "c"}, "offsetStore": "Both"}}
+    )
+    brokers = Coordinator(state, protocol_type)
+    view = observe.view_group(cast(Any, zookeeper), cast(Any, brokers), wanted)
+    assert view.simple == simple
 
 
 def test_limits_of_the_user_warn_and_unknown_lags_say_nothing() -> None:

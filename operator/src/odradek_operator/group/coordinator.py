@@ -37,11 +37,15 @@ class GroupBusyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatedGroup:
-    """A group as its coordinator describes it; `state` is Kafka's, Dead if it does not exist."""
+    """A group as its coordinator describes it; `state` is Kafka's, Dead if it does not exist.
+
+    Nobody ever joined a `simple` one: who commits for it is no member.
+    """
 
     state: str
     members: int
     committed: Mapping[TopicPartition, int]
+    simple: bool
 
 
 def find_offsets(
@@ -124,7 +128,8 @@ def describe(brokers: OperatorClient, group: str) -> CoordinatedGroup:
     fetched = brokers.call(node, OffsetFetchRequest(group_id=group, topics=None), 2)
     _raise(fetched.error_code, f"offsets of {group}")
     committed = committed_answered(fetched)
-    return CoordinatedGroup(described.group_state, len(described.members), committed)
+    state, simple = described.group_state, not described.protocol_type
+    return CoordinatedGroup(state, len(described.members), committed, simple and state != "Dead")
 
 
 def committed_answered(answer: OffsetFetchResponse) -> dict[TopicPartition, int]:

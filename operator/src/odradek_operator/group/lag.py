@@ -36,6 +36,7 @@ class Sample:
     `ends` and `starts` lack the partitions whose leaders do not answer, and `starts` those where
     the start does not decide. `former` are the partitions whose position is the log start, because
     the group's commits belong to a former topic; in `committed` they have a number without meaning.
+    In a `simple` group those who commit are no members.
     """
 
     at: float
@@ -44,6 +45,7 @@ class Sample:
     ends: Offsets
     starts: Offsets = field(default_factory=dict)
     former: Collection[TopicPartition] = frozenset()
+    simple: bool = False
 
     def position(self, partition: TopicPartition) -> int | None:
         """Return the offset of the first unread record, None while it is unknown."""
@@ -193,9 +195,11 @@ def verdict(
     total = last.total
     if total is None:
         return None
-    if total and not last.members:
-        return "STOP"
     judged = {_judge(window, one) for one in last.committed}
+    # Where nobody ever joins, only the commits tell whether somebody reads.
+    reads = bool(last.members) or (last.simple and "STALL" not in judged)
+    if total and not reads:
+        return "STOP"
     for worst in ("STALL", "REWIND"):
         if worst in judged:
             return worst

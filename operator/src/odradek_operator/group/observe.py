@@ -173,7 +173,7 @@ def _look(
         if rule.needs_start(committed[one], ends.get(one), is_former=one in former)
     }
     starts = coordinator.find_offsets(brokers, undecided, reset.EARLIEST)
-    sample = Sample(clock, view.members, committed, ends, starts, frozenset(former))
+    sample = Sample(clock, view.members, committed, ends, starts, frozenset(former), view.simple)
     return _Seen(view, leaders, sample, group_lag.record(sample, recorded, present, leaders))
 
 
@@ -194,6 +194,7 @@ def view_group(zookeeper: ZooKeeper, brokers: OperatorClient, wanted: GroupSpec)
         },
         written=view.written,
         coordinated=found.committed,
+        simple=found.simple and not view.exists,
     )
 
 

@@ -17,7 +17,7 @@ class ObservedGroup:
     """A group as its offset stores hold it; `exists` if any of them knows it.
 
     `written` has the ZooKeeper transaction of each commit that is a znode, `coordinated` the
-    commits of the coordinator.
+    commits of the coordinator. In a `simple` group those who commit are no members.
     """
 
     exists: bool
@@ -25,6 +25,7 @@ class ObservedGroup:
     committed: Mapping[TopicPartition, int]
     written: Mapping[TopicPartition, int] = field(default_factory=dict)
     coordinated: Mapping[TopicPartition, int] = field(default_factory=dict)
+    simple: bool = False
 
     def of_topics(self, present: Mapping[str, int]) -> ObservedGroup:
         """Return the group without the znodes that are older than the topics that are there, where
