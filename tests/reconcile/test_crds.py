@@ -267,6 +267,7 @@ def kubectl(api: ApiServer) -> Kubectl:
         (GROUP, "spec/job/python", "no_function"),
         (GROUP, "spec/job/python", "module:function"),
         (GROUP, "spec/job/format", "avro"),
+        (GROUP, "spec/job/format", "csv"),
         (GROUP, "spec/job/schemaRegistry", {"url": "http://r"}),
         (GROUP, "spec/job", {**ICEBERG, "format": "avro", "schemaRegistry": {"url": "r:8081"}}),
         (GROUP, "spec/job/driver", {"memory": "1G"}),
