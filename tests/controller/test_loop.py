@@ -559,6 +559,29 @@ async def test_undecodable_znodes_do_not_stop_the_controller(cluster: Cluster) -
     await until(lambda: ("t", 0) in cluster.roles(1))
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/admin/delete_topics", "/isr_change_notification", "/log_dir_event_notification"],
+)
+async def test_folder_of_requests_that_somebody_removes_is_made_again(
+    cluster: Cluster, path: str
+) -> None:
+    """Without it no controller could start: brokers make it when they start only."""
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    session = controller.session
+    await session.delete(path)
+    await until_async(partial(has, session, path))
+    await admin.apply_create_topic(session, "t", replicas(p0=(1,)), {})
+    await until(partial(has_role, cluster, "t"))
+    assert (controller.elections, controller.epoch) == (1, 1)
+    await session.delete(path)
+    await session.delete("/controller")
+    await until(lambda: controller.elections == 2)
+    assert controller.epoch == 2
+    assert await has(session, path)
+
+
 async def test_unreachable_broker_gets_all_requests_in_order_when_it_returns(
     cluster: Cluster,
 ) -> None:

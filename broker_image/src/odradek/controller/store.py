@@ -128,9 +128,8 @@ class ControllerStore:
     async def read_deletions(self, watch: Watch) -> frozenset[str]:
         """Return the topics to be deleted, from the znode's children and payload (row Z10)."""
         path = znodes.DELETE_TOPICS_PATH
-        names, (data, _) = await asyncio.gather(
-            self._session.children(path, watch), self._session.get(path, watch)
-        )
+        names = await self._children(path, watch)
+        data, _ = await self._session.get(path, watch)
         listed = _decoded(znodes.decode_delete_topics, path, data) or ()
         return frozenset(names) | frozenset(listed)
 
@@ -181,7 +180,18 @@ class ControllerStore:
         return paths, sorted({one for one in named if one is not None})
 
     async def _notifications(self, parent: str, watch: Watch | None = None) -> list[str]:
-        return [f"{parent}/{name}" for name in await self._session.children(parent, watch)]
+        return [f"{parent}/{name}" for name in await self._children(parent, watch)]
+
+    async def _children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Return the names of the children of a znode, which is made again if somebody removed it:
+        nobody else makes it before a broker starts, and tools write below it.
+        """
+        while True:
+            try:
+                return await self._session.children(path, watch)
+            except NoNodeError:
+                logger.warning("%s was removed; making it again", path)
+                await self._session.ensure(path)
 
     # --- writes ---
 
@@ -466,7 +476,7 @@ class ControllerStore:
 
         The payload may name what no znode can be named, or what is the znode of all requests.
         """
-        children = set(await self._session.children(znodes.DELETE_TOPICS_PATH))
+        children = set(await self._children(znodes.DELETE_TOPICS_PATH))
         await self.remove([znodes.delete_topic_path(one) for one in topics if one in children])
         await self.remove_deletion_payload(topics)
 
@@ -474,7 +484,10 @@ class ControllerStore:
         """Remove topics from the payload of /admin/delete_topics."""
         path, removed = znodes.DELETE_TOPICS_PATH, frozenset(topics)
         while True:
-            data, stat = await self._session.get(path)
+            try:
+                data, stat = await self._session.get(path)
+            except NoNodeError:
+                return  # somebody removed it, with all requests
             listed = _decoded(znodes.decode_delete_topics, path, data) or ()
             left = [topic for topic in listed if topic not in removed]
             if len(left) == len(listed):
