@@ -582,6 +582,40 @@ async def test_folder_of_requests_that_somebody_removes_is_made_again(
     assert await has(session, path)
 
 
+@pytest.mark.parametrize(
+    "edited",
+    [
+        b'{"version":1,"partitions":{"0":[]}}',
+        b'{"version":1,"partitions":{"0":[1,1]}}',
+        b'{"version":2,"partitions":{"0":[1]},"adding_replicas":{"5":[1]},"removing_replicas":{}}',
+        b'{"version":2,"partitions":{"0":[1]},"adding_replicas":{},"removing_replicas":{"0":[9]}}',
+    ],
+    ids=["no replicas", "a replica twice", "adding to no partition", "removing no replica"],
+)
+async def test_topic_that_was_edited_by_hand_does_not_stop_the_controller(
+    cluster: Cluster, edited: bytes
+) -> None:
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    session = controller.session
+    await admin.apply_create_topic(session, "t", replicas(p0=(1,), p1=(1,)), {})
+    await until(lambda: len(cluster.roles(1)) == 2)
+    await session.set("/brokers/topics/t", edited)
+    await session.delete("/controller")
+    await until(lambda: controller.active and controller.epoch == 2)
+    wanted = znodes.encode_preferred_election([TopicPartition("t", 0)])
+    await session.create("/admin/preferred_replica_election", wanted)
+
+    async def removed() -> bool:
+        return not await has(session, "/admin/preferred_replica_election")
+
+    await until_async(removed)
+    await admin.apply_create_topic(session, "u", replicas(p0=(1,)), {})
+    await until(partial(has_role, cluster, "u"))
+    assert (controller.elections, controller.epoch) == (2, 2)
+    assert controller.preferred_imbalance == 0
+
+
 async def test_unreachable_broker_gets_all_requests_in_order_when_it_returns(
     cluster: Cluster,
 ) -> None:

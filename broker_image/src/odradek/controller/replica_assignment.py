@@ -115,3 +115,38 @@ def with_changes(
         changed(assignment.removing, {number: one.removing for number, one in changes.items()}),
         assignment.topic_id,
     )
+
+
+def sound(assignment: TopicAssignment) -> TopicAssignment:
+    """Return what the controller can act on of an assignment that somebody may have edited by hand.
+
+    Partitions without replicas are left out, and so is what is named twice or is being added or
+    removed without being a replica. One without any of that is returned itself.
+    """
+    partitions = assignment.partitions
+    if not (assignment.adding or assignment.removing) and all(
+        len(set(replicas)) == len(replicas) > 0 for replicas in partitions.values()
+    ):
+        return assignment
+    placed = {
+        number: tuple(dict.fromkeys(replicas))
+        for number, replicas in partitions.items()
+        if replicas
+    }
+
+    def among_replicas(
+        lists: Mapping[int, tuple[BrokerId, ...]],
+    ) -> dict[int, tuple[BrokerId, ...]]:
+        found = {
+            number: tuple(one for one in dict.fromkeys(some) if one in placed.get(number, ()))
+            for number, some in lists.items()
+        }
+        return {number: some for number, some in found.items() if some}
+
+    cleared = TopicAssignment(
+        placed,
+        among_replicas(assignment.adding),
+        among_replicas(assignment.removing),
+        assignment.topic_id,
+    )
+    return assignment if cleared == assignment else cleared

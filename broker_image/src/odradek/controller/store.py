@@ -90,7 +90,9 @@ class ControllerStore:
         for path, (data, _) in (await self._session.get_all(paths, watch)).items():
             assignment = _decoded(znodes.decode_topic, path, data)
             if assignment is not None:
-                found[paths[path]] = assignment
+                found[paths[path]] = replica_assignment.sound(assignment)
+                if found[paths[path]] is not assignment:
+                    logger.error("leaving out what makes no sense in znode %s", path)
         return found
 
     async def read_unclean(self, topics: Iterable[str]) -> dict[str, bool]:
