@@ -11,7 +11,7 @@ import pytest
 from odradek import config_loading
 from odradek.controller.active_controller import ActiveController
 from odradek.controller.controller_znode import ControllerLease
-from odradek.controller.event_queue import EventQueue, ZnodeChange
+from odradek.controller.event_queue import EventQueue, TopicChange, ZnodeChange
 from odradek.controller.events import Leadership, UpdateMetadata, WriteStates
 from odradek.controller.outbox import Outbox
 from odradek.controller.store import (
@@ -200,6 +200,40 @@ async def test_state_of_one_partition_is_read_without_a_look_at_all_topics() -> 
         finally:
             await controller.stop()
     assert counts[0] == counts[1]
+
+
+async def test_topics_are_watched_though_the_connection_broke_while_they_were_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """kazoo drops all watches then. Those of thousands of topics are set again in one go."""
+    session = RoundTrips(cluster())
+    controller = controller_of(session, Messages())
+    queue = controller._queue
+    watched: set[str] = set()
+    read = session.get_all
+
+    async def get_all(paths: Iterable[str], watch: object = None) -> dict[str, tuple[bytes, Stat]]:
+        wanted = list(paths)
+        if watch is not None:
+            watched.update(wanted)
+        elif not controller.context.topics and znodes.state_path("a", 0) in wanted:
+            watched.clear()
+            controller.reconnected()
+        return await read(wanted)
+
+    monkeypatch.setattr(session, "get_all", get_all)
+    try:
+        await session.count(controller.start())
+        queued = [await queue.get() for _ in range(len(queue))]
+        assert not watched
+        assert queued.count(ZnodeChange.KNOWN_TOPICS) == 1
+        grown = topic_assignment({0: (1, 2), 1: (1, 2), 2: (1, 2)})
+        session.znodes[znodes.topic_path("b")] = znodes.encode_topic(grown)
+        assert await session.count(controller.read(ZnodeChange.KNOWN_TOPICS)) == 1
+        assert watched == {znodes.topic_path(topic) for topic in "abc"}
+        assert [await queue.get() for _ in range(len(queue))] == [TopicChange("b")]
+    finally:
+        await controller.stop()
 
 
 class Unsearched(list[str]):

@@ -30,6 +30,7 @@ class ZnodeChange(enum.Enum):
     PREFERRED = "preferred-election"
     REASSIGNMENT = "reassignment"
     REASSIGNED_STATES = "reassigned-states"  # of the partitions that `take_states` returns
+    KNOWN_TOPICS = "known-topics"  # each of them: the watches on their znodes were lost
 
 
 @dataclass(frozen=True, slots=True)
