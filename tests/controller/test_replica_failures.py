@@ -194,3 +194,12 @@ async def test_answers_are_queued_in_their_order_even_if_they_repeat() -> None:
         queue.put(one)
     assert len(queue) == 4
     assert [await queue.get() for _ in range(3)] == [failed, answered, failed]
+
+
+async def test_defaults_are_queued_in_their_order_even_if_they_repeat() -> None:
+    """Whoever enables unclean elections and disables them again wants none."""
+    off, on = events.UncleanChanged(None, False), events.UncleanChanged(None, True)
+    queue = EventQueue()
+    for one in (off, on, off):
+        queue.put(one)
+    assert [await queue.get() for _ in range(len(queue))] == [off, on, off]

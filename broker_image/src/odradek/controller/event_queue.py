@@ -1,7 +1,7 @@
 """The controller's queue: changed znodes, candidate events, answers of brokers, and calls.
 
-No item is queued twice, except for answers of brokers. So the queue is bounded by the number of
-znodes that can change plus the number of requests that wait in the outbox.
+No item is queued twice, except for answers of brokers and new defaults. So the queue is bounded by
+the number of znodes that can change, of requests that wait in the outbox, and of those defaults.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from odradek.controller.candidacy import CandidateEvent
-from odradek.controller.events import Event, ReplicasAnswered, ReplicasFailed
+from odradek.controller.events import Event, ReplicasAnswered, ReplicasFailed, UncleanChanged
 from odradek.values import TopicPartition
 from odradek.zk import znodes
 from odradek.zk.session import WatchEvent
@@ -55,14 +55,16 @@ class ControllerCall:
     future: asyncio.Future[Any]
 
 
-# Answers of a broker: the last one counts, so each is queued.
-_IN_ORDER = (ReplicasAnswered, ReplicasFailed)
+# Answers of a broker, and new defaults: the last one counts, so each is queued.
+_IN_ORDER = (ReplicasAnswered, ReplicasFailed, UncleanChanged)
 
 Item = ZnodeChange | TopicChange | TopicConfigChange | ControllerCall | CandidateEvent | Event
 
 
 class EventQueue:
-    """A queue without duplicates except for answers, filled and emptied on one event loop."""
+    """A queue without duplicates except for what counts in its order, filled and emptied on one
+    event loop.
+    """
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
@@ -76,7 +78,7 @@ class EventQueue:
         return len(self._items)
 
     def put(self, item: Item) -> None:
-        """Add an item; except for answers whose order counts, only if it is not queued already."""
+        """Add an item; except for those whose order counts, only if it is not queued already."""
         if isinstance(item, _IN_ORDER):
             self._items.append(item)
             self._not_empty.set()
