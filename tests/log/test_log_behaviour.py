@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from odradek.log.partition import old_segments
 from odradek.log.partition.appending import UnexpectedOffsetError
 from odradek.log.partition.log import Log
+from odradek.log.partition.retention import SegmentFacts
 from odradek.log.records import batch as codec
 from odradek.log.records import compression, records
 from odradek.log.records.batch import Header, Origin
@@ -324,6 +326,27 @@ def test_descriptors_of_idle_segments_are_given_back_and_reopened(tmp_path: Path
     log.release_idle()
     assert len(os.listdir("/proc/self/fd")) < before - 10
     assert len(read_all(log)) == 20
+
+
+def test_deletion_by_time_spares_what_was_written_and_rolled_while_it_looked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition, log = opened(tmp_path, segment_bytes=200, retention_ms=1000)
+    log.append_as_leader(batch(b"x" * 20, timestamp=START_MS), 0)
+    partition.clock.advance(5000)
+    look = old_segments._facts_of_last
+
+    def look_before_a_roll(segment: Segment) -> SegmentFacts:
+        found = look(segment)
+        monkeypatch.setattr(old_segments, "_facts_of_last", look)
+        while len(log.segments) == 1:
+            log.append_as_leader(batch(b"new", timestamp=START_MS + 5000), 0)
+        log.high_watermark = log.log_end_offset
+        return found
+
+    monkeypatch.setattr(old_segments, "_facts_of_last", look_before_a_roll)
+    assert log.apply_retention() == 0
+    assert log.log_start_offset == 0
 
 
 def test_deletion_by_time_spares_young_and_unreplicated_segments(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ def delete(log: LogParts, *, only_hidden: bool) -> int:
         if segments[: len(seen)] != seen:
             return 0  # truncated or compacted meanwhile: the next round sees that
         end = log.log_end_offset
-        if len(segments) == len(seen):
-            facts[-1] = _facts_of_last(segments[-1])
-        else:
+        # It was written to until now, or until it was rolled meanwhile.
+        facts[-1] = _facts_of_last(seen[-1])
+        if len(segments) > len(seen):
             end = segments[len(seen)].base_offset
         by_age = "delete" in log.config.cleanup_policy and not only_hidden
         limits = retention.RetentionLimits(
