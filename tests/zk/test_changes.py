@@ -85,6 +85,24 @@ async def test_changes_are_heard_after_the_session_was_lost(
     assert await heard.queue.get() == ("topics", "t")
 
 
+async def test_changes_are_heard_after_somebody_removed_their_folder(
+    session: Session, running: Run
+) -> None:
+    heard = Heard(session)
+    await heard.changes.start()
+    running(heard.changes.run())
+    for name in ("a", "b"):
+        await session.multi(admin.change_config("topics", name, {}, None))
+        assert await heard.queue.get() == ("topics", name)
+    for name in await session.children("/config/changes"):
+        await session.delete(f"/config/changes/{name}")
+    await session.delete("/config/changes")
+    while await session.exists("/config/changes") is None:
+        await asyncio.sleep(0.01)
+    await session.multi(admin.change_config("topics", "c", {}, None))
+    assert await heard.queue.get() == ("topics", "c"), "its number is lower than the last one"
+
+
 async def test_old_notices_are_purged_once_handled(session: Session, running: Run) -> None:
     later = time.time_ns() // 1_000_000 + 2 * NOTICE_LIFETIME_MS
     heard = Heard(session, now_ms=lambda: later)

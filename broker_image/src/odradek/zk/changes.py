@@ -21,7 +21,14 @@ from kazoo.exceptions import KazooException
 from odradek.clock import wall_ms
 from odradek.quarantine import Quarantines, Work
 from odradek.zk import znodes
-from odradek.zk.session import NoNodeError, Session, SessionExpiredError, SessionState, WatchEvent
+from odradek.zk.session import (
+    NoNodeError,
+    Session,
+    SessionExpiredError,
+    SessionState,
+    WatchEvent,
+    WatchKind,
+)
 from odradek.zk.znodes import ZnodeError
 
 logger = logging.getLogger(__name__)
@@ -51,6 +58,7 @@ class ConfigChanges:
         self._failed: set[int] = set()
         # When each notification was created: it is read once, though there may be thousands.
         self._created_ms: dict[int, int] = {}
+        self._was_removed = False
         self._fired = asyncio.Event()
 
     async def start(self) -> None:
@@ -79,19 +87,37 @@ class ConfigChanges:
         if state is SessionState.CONNECTED:
             self._fired.set()  # the watch was lost with the old connection
 
-    def _note_watch(self, _: WatchEvent) -> None:
+    def _note_watch(self, event: WatchEvent) -> None:
+        if event.kind is WatchKind.DELETED:
+            self._was_removed = True
         self._fired.set()
 
     async def _list(self) -> list[tuple[int, str]]:
         """Return (number, path) of the notifications, oldest first, and watch for more."""
         found = []
-        for name in await self._session.children(znodes.CONFIG_CHANGES_PATH, self._note_watch):
+        for name in await self._names():
             try:
                 number = znodes.parse_sequence(name, znodes.CONFIG_CHANGE_PREFIX)
             except ZnodeError:
                 continue  # not a notification
             found.append((number, f"{znodes.CONFIG_CHANGES_PATH}/{name}"))
         return sorted(found)
+
+    async def _names(self) -> list[str]:
+        """Return the names of all children. Their parent is made again if somebody removed it, and
+        in one that was, the numbers begin anew.
+        """
+        while True:
+            if self._was_removed:
+                self._was_removed, self._last = False, -1
+                self._failed.clear()
+                self._created_ms.clear()
+            try:
+                return await self._session.children(znodes.CONFIG_CHANGES_PATH, self._note_watch)
+            except NoNodeError:
+                logger.warning("%s was removed; making it again", znodes.CONFIG_CHANGES_PATH)
+                self._was_removed = True
+                await self._session.ensure(znodes.CONFIG_CHANGES_PATH)
 
     async def _handle(self, notices: list[tuple[int, str]]) -> None:
         listed = {number for number, _ in notices}
