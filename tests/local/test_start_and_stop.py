@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -378,6 +379,17 @@ def test_signals_early_in_a_start_leave_nothing(tmp_path: Path) -> None:
             assert one.stop(number) == 128 + number, one.output()
             assert_gone(note)
             assert "Traceback" not in one.output()
+
+
+def test_java_of_java_home_need_not_be_on_the_path(tmp_path: Path) -> None:
+    program = shutil.which("java")
+    assert program is not None
+    home = {"JAVA_HOME": str(Path(program).resolve().parents[1]), "PATH": str(tmp_path)}
+    file = str(written(tmp_path, cluster(replicas=1)))
+    with LocalRun(tmp_path / "data", "-f", file, environment=home) as one:
+        note = one.note(2)
+        assert one.stop() in (0, 128 + signal.SIGINT), one.output()
+        assert_gone(note)
 
 
 def test_what_a_killed_start_leaves_is_ended(tmp_path: Path) -> None:

@@ -78,10 +78,13 @@ def check_address(host: str, port: int) -> None:
         probe.bind(address)
 
 
-def command(config: Path) -> list[str]:
-    """Return the command line of a server with this zoo.cfg. Raises MissingError."""
-    java = shutil.which("java")
-    if java is None:
+def command(config: Path, java: Path | None = None) -> list[str]:
+    """Return the command line of a server with this zoo.cfg, by `java` or the one on the PATH.
+
+    Raises MissingError.
+    """
+    program = shutil.which("java") if java is None else str(java)
+    if program is None:
         raise MissingError("java is not on the PATH: install a Java 17 runtime")
     # The path of the package is enough: importing pyspark would take a second.
     spec = importlib.util.find_spec("pyspark")
@@ -92,7 +95,7 @@ def command(config: Path) -> list[str]:
     jars = Path(spec.submodule_search_locations[0]) / "jars"
     classpath = ":".join(str(jar) for jar in _server_jars(jars))
     return [
-        java,
+        program,
         "-Xmx256m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",

@@ -97,15 +97,11 @@ class ClusterRun:
     def _spawn_zookeeper(self) -> None:
         data = self._folder.path / "zookeeper"
         try:
-            command = zookeeper.command(zookeeper.write_config(data, self.ports.zookeeper))
+            config = zookeeper.write_config(data, self.ports.zookeeper)
+            command = zookeeper.command(config, self._java)
         except zookeeper.MissingError as error:
             raise LocalError(str(error)) from error
-        self._children.spawn(
-            "zookeeper",
-            _ZOOKEEPER,
-            [str(self._java), *command[1:]],
-            self._folder.log("zookeeper"),
-        )
+        self._children.spawn("zookeeper", _ZOOKEEPER, command, self._folder.log("zookeeper"))
 
     def _spawn_broker(self, number: int) -> None:
         name = f"broker-{number}"
