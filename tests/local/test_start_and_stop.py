@@ -277,8 +277,9 @@ def test_a_start_says_what_is_taken_and_what_dies_and_ends_whole(tmp_path: Path)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         file = written(tmp_path, cluster(port=port, storage={"size": "1Gi"}), topic())
-        # The console does not take what is for another cluster.
-        other_cluster = {"ODRADEK_COMMAND_CONFIG": "/nowhere"}
+        # No process takes what is for another cluster.
+        login = "-Djava.security.auth.login.config=/nowhere"
+        other_cluster = {"ODRADEK_COMMAND_CONFIG": "/nowhere", "KAFKA_OPTS": login}
         with LocalRun(data, "-f", str(file), environment=other_cluster) as one:
             one.wait_for("Ctrl-C ends everything")
             said = one.output()

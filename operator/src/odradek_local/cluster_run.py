@@ -27,7 +27,8 @@ from odradek_local.topics import TopicMaker
 # The order in which processes end.
 _GENERATORS, _JOBS, _BROKERS, _ZOOKEEPER = range(4)
 _CONSOLE: Final = "console"
-_COMMAND_CONFIG: Final = "ODRADEK_COMMAND_CONFIG"
+# How commands connect to brokers, and brokers to ZooKeeper: those of another cluster.
+_NOT_FOR_THIS_CLUSTER: Final = ("ODRADEK_COMMAND_CONFIG", "KAFKA_OPTS")
 # For a machine that is busy with other things; a process that ends is told at once.
 _STEP_S: Final = 900.0
 _PAUSE_S: Final = 0.1
@@ -109,7 +110,7 @@ class ClusterRun:
         text = plan.server_properties(self.resources, self.ports, number, self._folder.path / name)
         properties.write_text(text, encoding="utf-8")
         command = plan.broker_command(properties)
-        self._children.spawn(name, _BROKERS, command, self._folder.log(name))
+        self._children.spawn(name, _BROKERS, command, self._folder.log(name), _environment())
 
     def _spawn_job(self, job: LocalJob) -> None:
         for folder in (job.folder / "data", job.folder / "scratch"):
@@ -121,7 +122,7 @@ class ClusterRun:
             _JOBS,
             plan.job_command(),
             self._folder.log(f"job-{job.name}"),
-            {**os.environ, **self._spark, **job.environment},
+            {**_environment(), **self._spark, **job.environment},
         )
 
     def _brokers_are_ready(self) -> bool:
@@ -147,9 +148,7 @@ class ClusterRun:
     def _spawn_generator(self, topic: LocalTopic) -> None:
         name = f"datagen-{topic.spec.topic}"
         command = plan.datagen_command(topic, self.ports)
-        self._children.spawn(
-            name, _GENERATORS, command, self._folder.log(name), _client_environment()
-        )
+        self._children.spawn(name, _GENERATORS, command, self._folder.log(name), _environment())
 
     def _runs(self, job: LocalJob) -> bool:
         return (
@@ -189,7 +188,7 @@ class ClusterRun:
         """
         command = plan.console_command(self.resources, self.ports)
         self._children.spawn(
-            _CONSOLE, _GENERATORS, command, self._folder.log(_CONSOLE), _client_environment()
+            _CONSOLE, _GENERATORS, command, self._folder.log(_CONSOLE), _environment()
         )
         for job in self.jobs:
             if self._children.all[f"job-{job.name}"].running:
@@ -297,9 +296,9 @@ class ClusterRun:
         self._children.leave()
 
 
-def _client_environment() -> dict[str, str]:
-    """Return the environment of clients: how to connect to another cluster is not for this one."""
-    return {name: text for name, text in os.environ.items() if name != _COMMAND_CONFIG}
+def _environment() -> dict[str, str]:
+    """Return the environment of children: how to connect to another cluster is not for this one."""
+    return {name: text for name, text in os.environ.items() if name not in _NOT_FOR_THIS_CLUSTER}
 
 
 def _obituary(child: Child) -> str:
