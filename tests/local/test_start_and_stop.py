@@ -339,6 +339,18 @@ def test_all_addresses_are_of_the_loopback(tmp_path: Path) -> None:
     assert command[command.index("--host") + 1] == "127.0.0.1"
 
 
+def test_files_where_the_user_is_are_no_modules_of_brokers(tmp_path: Path) -> None:
+    (tmp_path / "signal.py").write_text("raise SystemExit(99)\n")
+    command = plan.broker_command(tmp_path / "none.properties")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "none.properties" in done.stderr) == (2, True)
+    ports = plan.Ports(1, (2, 3), (4, 5), (), 7)
+    found = resources.read(None)
+    datagen = plan.datagen_command(found.topics[0], ports)
+    for others in (plan.console_command(found, ports), datagen):
+        assert others[:2] == command[:2]
+
+
 def test_steps_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for columns in (10, 40, 70, 200):
         monkeypatch.setenv("COLUMNS", str(columns))

@@ -19,6 +19,9 @@ from odradek_operator.shared.console_spec import ConsoleSpec
 VOLUME: Final = "/data"
 # Records per second of a topic that is filled.
 RATE: Final = 50
+# Not with modules of the folder where the user is: a file signal.py there would take the place of
+# the library's, and whoever may write to it would run code here.
+_PYTHON: Final = (sys.executable, "-P")
 _DATAGEN: Final = "from odradek_spark.datagen.command import datagen; datagen()"
 _FOREVER: Final = str(10**9)
 _MOST_CORES: Final = 4
@@ -89,14 +92,14 @@ def _escaped(text: str) -> str:
 
 def broker_command(properties: Path) -> list[str]:
     """Return the command line of a broker."""
-    return [sys.executable, "-m", "odradek", "broker", str(properties)]
+    return [*_PYTHON, "-m", "odradek", "broker", str(properties)]
 
 
 def datagen_command(topic: LocalTopic, ports: Ports) -> list[str]:
     """Return the command line that fills a topic."""
     assert topic.datagen is not None
     return [
-        *(sys.executable, "-c", _DATAGEN),
+        *(*_PYTHON, "-c", _DATAGEN),
         *("--quickstart", topic.datagen),
         *("--topic", topic.spec.topic),
         *("--bootstrap-server", ports.bootstrap),
@@ -110,7 +113,7 @@ def console_command(resources: LocalResources, ports: Ports) -> list[str]:
     wanted = resources.cluster.console or ConsoleSpec()
     registry = wanted.schema_registry
     return [
-        *(sys.executable, "-m", "odradek_console"),
+        *(*_PYTHON, "-m", "odradek_console"),
         *("--bootstrap-server", ports.bootstrap),
         *("--host", HOST),
         *("--port", str(ports.console)),
@@ -120,7 +123,10 @@ def console_command(resources: LocalResources, ports: Ports) -> list[str]:
 
 
 def job_command() -> list[str]:
-    """Return the command line of a driver; what it does is in its environment."""
+    """Return the command line of a driver; what it does is in its environment.
+
+    Its `python` may be a module of the folder where the user is.
+    """
     return [sys.executable, "-m", "odradek_spark"]
 
 

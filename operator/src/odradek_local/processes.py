@@ -78,7 +78,7 @@ class Guard:
     def __init__(self, lock: int) -> None:
         reading, self._writing = os.pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "odradek_local.guard"],
+            [sys.executable, "-P", "-m", "odradek_local.guard"],
             stdin=reading,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
