@@ -394,6 +394,18 @@ def test_signals_early_in_a_start_leave_nothing(tmp_path: Path) -> None:
             assert "Traceback" not in one.output()
 
 
+def test_a_start_that_is_suspended_is_stopped(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    file = str(written(tmp_path, cluster(replicas=1)))
+    with LocalRun(data, "-f", file) as one:
+        note = one.note(2)
+        one.process.send_signal(signal.SIGSTOP)
+        with LocalRun(data, "stop") as stop:
+            assert stop.wait() == 0, stop.output()
+        assert one.wait() in (0, 128 + signal.SIGTERM)
+        assert_gone(note)
+
+
 def test_java_of_java_home_need_not_be_on_the_path(tmp_path: Path) -> None:
     program = shutil.which("java")
     assert program is not None

@@ -198,6 +198,8 @@ class DataFolder:
         if not note.kept and processes.lives(note.starter):
             try:
                 os.kill(note.starter.pid, signal.SIGTERM)
+                # One that Ctrl-Z suspended hears of it only then.
+                os.kill(note.starter.pid, signal.SIGCONT)
             except ProcessLookupError:
                 pass
             except PermissionError as error:
