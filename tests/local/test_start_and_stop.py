@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from odradek_local import data_folder, java, plan, resources
+from odradek_local import data_folder, java, plan, processes, resources
 from odradek_local.data_folder import DataFolder
 from odradek_local.display import Display
 from odradek_local.errors import LocalError
+from odradek_local.processes import Child, ProcessIdentity
 from odradek_local.schema import SchemaError, checked
 from tests.support.local_run import LocalRun, assert_gone, sessions
 
@@ -463,6 +464,25 @@ def test_guard_ends_sessions_that_ignore_sigterm_and_spares_those_released() -> 
         finally:
             guarded.kill()
             guarded.communicate()
+
+
+def test_who_has_the_id_of_a_process_that_ended_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda pid, _: killed.append(pid))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    # Its id is used again.
+    ended.pid = os.getpid()
+    now = processes.identity(os.getpid())
+    assert now is not None
+    cases: list[tuple[ProcessIdentity | None, list[int]]] = [
+        (ProcessIdentity(os.getpid(), "1"), []),
+        (None, []),
+        (now, [os.getpid()]),
+    ]
+    for known, expected in cases:
+        processes._kill_session(Child("broker-0", 2, ended, Path(os.devnull), known))
+        assert killed == expected
 
 
 def test_second_signal_kills_what_does_not_end(tmp_path: Path) -> None:

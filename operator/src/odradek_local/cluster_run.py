@@ -264,6 +264,7 @@ class ClusterRun:
                 self._start_again(job, child)
                 continue
             child.reported = True
+            self._children.clean_up(child)
             if job is not None and child.process.poll() == 0:
                 self._display.line(f"  job {job.name} has read all records, and ended")
             else:

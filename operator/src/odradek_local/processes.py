@@ -184,10 +184,14 @@ class Children:
             pass_fds=(self._lock,),
         )
 
-    def forget(self, child: Child) -> None:
-        """End what is left of a process that has ended, and drop it."""
+    def clean_up(self, child: Child) -> None:
+        """End what is left of a process that has ended; its id may soon be another's."""
         _kill_session(child)
         self._guard.remove(child.process.pid)
+
+    def forget(self, child: Child) -> None:
+        """End what is left of a process that has ended, and drop it."""
+        self.clean_up(child)
         self.all.pop(child.name, None)
 
     def end(self, hurry: Callable[[], bool]) -> None:
@@ -212,7 +216,8 @@ class Children:
 
 
 def _kill_session(child: Child) -> None:
-    """Kill the process, and what it has started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.process.pid, signal.SIGKILL)
+    """Kill the process, and what it has started; not who has its id by now."""
+    if identity(child.process.pid) in (None, child.identity):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.process.pid, signal.SIGKILL)
     child.process.wait()
