@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -122,6 +123,10 @@ def test_image_and_rollout_of_brokers_have_no_meaning_here(tmp_path: Path) -> No
         ([cluster(), topic("a" * 254)], "metadata.name must be lower case letters"),
         ([cluster(), group()], "ConsumerGroup g: there is no Topic t"),
         ([cluster(), group(job={"sql": "select 1"})], "spec.job.sink is missing"),
+        (
+            [cluster(), topic(), group(job={"sql": "select 1", "sink": {"parquet": None}})],
+            "the size of spec.job.sink must be at least 1, not 0",
+        ),
         ([cluster(), group(topicPattern="(")], "topicPattern"),
         ([cluster(), resource("User", "u", acls=[])], "User u: spec.acls is unknown; known are"),
     ],
@@ -153,6 +158,7 @@ def test_a_kustomization_that_is_wrong_is_one_line(tmp_path: Path) -> None:
         ("5", "kustomization.yaml: resources must be a list"),
         ("a.yaml", "kustomization.yaml: resources must be a list"),
         ("[a.yaml]", "cannot read .*a.yaml: No such file"),
+        (f"[{'a' * 300}]", "cannot read .*aaa: File name too long"),
         ('["."]', "names a folder that it is in"),
     ):
         kustomization.write_text(f"resources: {listed}\n")
@@ -162,9 +168,11 @@ def test_a_kustomization_that_is_wrong_is_one_line(tmp_path: Path) -> None:
 
 def test_unknown_datagen_is_refused(tmp_path: Path) -> None:
     filled = topic()
-    filled["metadata"]["annotations"] = {resources.DATAGEN: "weather"}
-    with pytest.raises(LocalError, match="'weather' is not one of users, pageviews"):
-        resources.read(written(tmp_path, cluster(), filled))
+    for wrong in ("weather", ["clickstream"]):
+        filled["metadata"]["annotations"] = {resources.DATAGEN: wrong}
+        said = f"{re.escape(repr(wrong))} is not one of users, pageviews"
+        with pytest.raises(LocalError, match=said):
+            resources.read(written(tmp_path, cluster(), filled))
 
 
 def test_defaults_bounds_and_patterns_are_those_of_the_crd() -> None:
@@ -191,6 +199,18 @@ def test_defaults_bounds_and_patterns_are_those_of_the_crd() -> None:
         {"name": "abc", 1: 2},
     ):
         with pytest.raises(SchemaError, match="spec"):
+            checked(schema, wrong, "spec")
+
+
+def test_escapes_of_json_are_the_characters_that_they_mean() -> None:
+    one = {"type": "string", "pattern": "^.$"}
+    schema = {"type": "object", "properties": {"text": one}, "additionalProperties": one}
+    # As the loader of YAML reads "\ud83d\ude00".
+    halves = "\ud83d\ude00"
+    found = checked(schema, {"text": halves, halves: "a"}, "spec")
+    assert found == {"text": "\U0001f600", "\U0001f600": "a"}
+    for wrong in ({"text": "\ud83d"}, {"\ud83d": "a"}):
+        with pytest.raises(SchemaError, match="^spec.* is not Unicode text"):
             checked(schema, wrong, "spec")
 
 

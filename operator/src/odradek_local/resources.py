@@ -147,8 +147,11 @@ def read(place: Path | None) -> LocalResources:
     if place is None:
         text = files("odradek_local").joinpath("quickstart.yaml").read_text(encoding="utf-8")
         documents = [("the default resources", one) for one in yaml.safe_load_all(text)]
-    else:
+        return _resources(documents)
+    try:
         documents = [one for file in _files(place) for one in _documents(file)]
+    except OSError as error:  # of a folder that may not be looked into
+        raise LocalError(f"cannot read {error.filename or place}: {error.strerror}") from error
     return _resources(documents)
 
 
@@ -302,7 +305,7 @@ def _has(value: Any, path: str) -> bool:
 def _topic(where: str, name: str, body: spec.Body) -> LocalTopic:
     annotations = body["metadata"].get("annotations") or {}
     datagen = annotations.get(DATAGEN) if isinstance(annotations, dict) else None
-    if datagen is not None and datagen not in QUICKSTARTS:
+    if datagen is not None and not (isinstance(datagen, str) and datagen in QUICKSTARTS):
         known = ", ".join(QUICKSTARTS)
         raise LocalError(f"{where}: {DATAGEN} {datagen!r} is not one of {known}")
     return LocalTopic(name, topic_spec.parse_topic(body), datagen)

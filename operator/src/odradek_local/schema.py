@@ -49,6 +49,10 @@ def checked(schema: Schema, value: Any, path: str) -> Any:
         article = "an" if kind[0] in "aeio" else "a"
         advice = '; write it in quotes: "..."' if kind == "string" else ""
         raise SchemaError(f"{path} must be {article} {kind}, not {_shown(value)}{advice}")
+    if kind == "string":
+        value = _joined(value, path)
+    elif kind == "object":
+        value = _given(schema, value)
     _check_bounds(schema, kind, value, path)
     if "enum" in schema and value not in schema["enum"]:
         wanted = ", ".join(map(str, schema["enum"]))
@@ -63,6 +67,20 @@ def checked(schema: Schema, value: Any, path: str) -> Any:
 
 def _is_of(kind: str, value: Any) -> bool:
     return isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def _joined(text: str, path: str) -> str:
+    """Return a text as JSON means it: its escapes have two halves, which YAML leaves apart."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise SchemaError(f"{path} {_shown(text)} is not Unicode text") from None
+
+
+def _given(schema: Schema, value: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the fields that are given: as for the API server, null is one that is not."""
+    fields = schema.get("properties", {})
+    return {name: inner for name, inner in value.items() if inner is not None or name not in fields}
 
 
 def _check_bounds(schema: Schema, kind: str, value: Any, path: str) -> None:
@@ -83,11 +101,9 @@ def _checked_object(schema: Schema, value: Mapping[Any, Any], path: str) -> dict
         if not isinstance(name, str):
             raise SchemaError(f"{where}: a name of a field must be a string")
         if name in fields:
-            # As for the API server, null is a field that is not given.
-            if inner is not None:
-                found[name] = checked(fields[name], inner, where)
+            found[name] = checked(fields[name], inner, where)
         elif isinstance(others, Mapping):
-            found[name] = checked(others, inner, where)
+            found[_joined(name, path)] = checked(others, inner, where)
         elif schema.get("x-kubernetes-preserve-unknown-fields") or (not fields and others is None):
             found[name] = inner
         else:
