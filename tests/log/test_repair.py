@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import subprocess
 import sys
@@ -145,6 +147,26 @@ def test_any_damage_leaves_a_log_that_is_sound(partition: Partition) -> None:
             (log / name).unlink()
         for name, data in before.items():
             (log / name).write_bytes(data)
+
+
+def test_a_full_disk_leaves_a_log_that_can_be_repaired(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip(sorted(partition.folder.glob("*.log"))[1], 200 * 8)
+    before = contents(partition.folder)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        failed = run(partition.folder, "--execute")
+    assert failed.exit_code == 1
+    assert failed.stderr.startswith(f"odradek: cannot write {partition.folder}")
+    assert failed.stderr.endswith(": No space left on device\n")
+    assert contents(partition.folder) == before
+    assert run(partition.folder, "--execute").exit_code == 0
+    assert run(partition.folder).output == "sound\n"
 
 
 def test_a_folder_in_use_is_refused(partition: Partition, tmp_path: Path) -> None:

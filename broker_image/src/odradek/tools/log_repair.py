@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -229,13 +230,11 @@ def _carry_out(cut: Cut) -> None:
     if cut.sound < cut.size:
         if cut.removed.exists():
             log_dump.fail(f"{cut.removed} exists already", 2)
-        with cut.log.open("r+b") as file, cut.removed.open("xb") as kept:
-            file.seek(cut.sound)
-            with log_dump.progress(cut.removed, cut.size - cut.sound) as advance:
-                _copy(lambda: file.read(_CHUNK), kept.write, advance)
-            kept.flush()
-            os.fsync(kept.fileno())
-            fsync_path(str(cut.log.parent))
+        with cut.log.open("r+b") as file:
+            try:
+                _keep_removed(cut, file)
+            except OSError as error:
+                log_dump.fail(f"cannot write {cut.removed}: {error.strerror}", 1)
             os.ftruncate(file.fileno(), cut.sound)
     topic = TopicConfig()
     settings = SegmentSettings(topic.index_interval_bytes, topic.segment_index_bytes, wall_ms())
@@ -247,6 +246,22 @@ def _carry_out(cut: Cut) -> None:
     segment.become_inactive()
     segment.flush()
     segment.retire()
+
+
+def _keep_removed(cut: Cut, file: BinaryIO) -> None:
+    """Copy what is to be removed to its file, which goes again if that fails. Raises OSError."""
+    with cut.removed.open("xb") as kept:
+        try:
+            file.seek(cut.sound)
+            with log_dump.progress(cut.removed, cut.size - cut.sound) as advance:
+                _copy(lambda: file.read(_CHUNK), kept.write, advance)
+            kept.flush()
+            os.fsync(kept.fileno())
+        except BaseException:
+            # It would be in the way of the next try.
+            cut.removed.unlink()
+            raise
+    fsync_path(str(cut.log.parent))
 
 
 def _copy(
