@@ -142,6 +142,23 @@ def test_names_are_unique(rendered: list[Manifest]) -> None:
     assert len(names) == len(set(names))
 
 
+def test_the_longest_names_fit_services_and_labels() -> None:
+    longest = "a" * 53
+    values: Manifest = {
+        "nameOverride": longest,
+        "fullnameOverride": longest,
+        "zookeeper": {"replicas": 3},
+        "historyServer": {"enabled": True, "path": "s3a://b/c"},
+    }
+    objects = helm.template(values, monitoring=True)
+    assert all(len(found["metadata"]["name"]) <= 63 for found in select(objects, "Service"))
+    for found in objects:
+        labels = [found["metadata"]["labels"]]
+        if found["kind"] in ("Deployment", "StatefulSet", "Job"):
+            labels.append(found["spec"]["template"]["metadata"]["labels"])
+        assert all(len(text) <= 63 for some in labels for text in some.values())
+
+
 def test_operator_is_one_pod_that_is_replaced_not_doubled() -> None:
     spec = one(helm.template(), "Deployment")["spec"]
     assert spec["replicas"] == 1

@@ -41,8 +41,13 @@ app.kubernetes.io/name: {{ include "odradek.name" . }}-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* This suffix is longer than others: with 48 characters before it, names of Services and label values have 63. */}}
+{{- define "odradek.historyServer.name" -}}
+{{- printf "%s-history-server" (include "odradek.fullname" . | trunc 48 | trimSuffix "-") -}}
+{{- end -}}
+
 {{- define "odradek.historyServer.selector" -}}
-app.kubernetes.io/name: {{ include "odradek.name" . }}-history-server
+app.kubernetes.io/name: {{ include "odradek.name" . | trunc 48 | trimSuffix "-" }}-history-server
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
