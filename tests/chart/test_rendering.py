@@ -259,6 +259,19 @@ def test_watched_namespace_gets_the_rules_and_the_cluster_only_nodes() -> None:
     assert len(namespaced) == len(everywhere) - 2  # nodes and namespaces are the cluster's
 
 
+def test_policies_of_a_watched_namespace_are_for_it_alone() -> None:
+    def chosen(name: str, watched: str) -> Manifest | None:
+        objects = helm.template({"watchNamespace": watched})
+        kind = "ValidatingAdmissionPolicyBinding"
+        found: Manifest = one(objects, kind, f"logs-odradek-{name}")["spec"]
+        return found.get("matchResources")
+
+    labels = {"kubernetes.io/metadata.name": "apart"}
+    for name in ("limit-jobs", "protect-topics"):
+        assert chosen(name, "apart") == {"namespaceSelector": {"matchLabels": labels}}
+        assert chosen(name, "") is None
+
+
 def test_hook_carries_every_crd_and_may_change_only_those() -> None:
     objects = [o for o in helm.template() if "crds" in o["metadata"]["name"]]
     data = one(objects, "ConfigMap")["data"]
