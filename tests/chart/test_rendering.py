@@ -328,6 +328,25 @@ def test_only_whom_the_values_name_reaches_what_asks_nobody_to_log_in() -> None:
     assert chosen <= driver_objects.labels(META).items()
 
 
+def test_the_test_of_a_release_reaches_all_that_it_asks() -> None:
+    scraping = {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}
+    objects = helm.template({"networkPolicy": {"enabled": True, "metricsFrom": scraping}})
+    pod = one(objects, "Pod", "odradek-test")
+    name = pod["metadata"]["labels"]["app.kubernetes.io/name"]
+    peer = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": name}}}
+    allowed = {
+        port["port"]
+        for policy in ("odradek-operator", "zookeeper")
+        for rule in one(objects, "NetworkPolicy", policy)["spec"]["ingress"]
+        for port in rule["ports"]
+        if peer in rule["from"]
+    }
+    assert allowed == {"client", "health", "metrics"}
+    (container,) = pod["spec"]["containers"]
+    asked = [address.rpartition(":")[2].partition("/")[0] for address in container["args"]]
+    assert asked == ["8080", "9406", "2181"]
+
+
 @pytest.mark.parametrize(
     ("values", "why"),
     [
