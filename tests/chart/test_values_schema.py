@@ -23,6 +23,11 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         {"operator": {"resources": {"claims": {}}}},
         "at '/operator/resources': additional properties 'claims'",
     ),
+    # A label of its pods is the name, a dash, and a hash of up to ten digits.
+    "a name that ZooKeeper's pods cannot have": (
+        {"zookeeper": {"name": "a" * 53}},
+        "at '/zookeeper/name'",
+    ),
     "an even ensemble": ({"zookeeper": {"replicas": 2}}, "at '/zookeeper/replicas'"),
     "a number as text": ({"zookeeper": {"replicas": "three"}}, "at '/zookeeper/replicas'"),
     "ZooKeeper as root": ({"zookeeper": {"runAsUser": 0}}, "at '/zookeeper/runAsUser'"),
