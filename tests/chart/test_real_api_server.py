@@ -188,6 +188,23 @@ def test_cluster_that_the_notes_propose_is_accepted(
     assert "created (server dry run)" in dry_run(kubectl, cluster)
 
 
+def test_notes_say_what_the_secret_for_zookeeper_lacks(
+    kubectl: Kubectl, api: apiserver.ApiServer
+) -> None:
+    def notes(*sets: str) -> str:
+        words = ("upgrade", "odradek", str(helm.CHART), *install_options(api), "--no-hooks")
+        return helm.run(*words, "--dry-run=server", *sets).partition("NOTES:")[2]
+
+    assert "the Secret zookeeper" not in notes()
+    secured = notes("--set=zookeeper.tls.secretName=tls")
+    assert ":2182, authentication: {secretName: zookeeper}}" in secured
+    assert "the Secret zookeeper needs ca.crt" in secured
+    without = "--set=zookeeper.authentication.secretName=,zookeeper.authentication.generate=false"
+    alone = notes("--set=zookeeper.tls.secretName=tls", without)
+    assert ":2182, authentication: {secretName: YOUR-SECRET}}" in alone
+    assert "The Secret zookeeper must be in namespace apart" in notes("--set=watchNamespace=apart")
+
+
 # --- rights ---------------------------------------------------------------------------------------
 
 # An account of the release, a namespace, a verb, and a resource with its subresource or name.
