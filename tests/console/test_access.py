@@ -133,6 +133,7 @@ def test_the_port_of_probes_tells_nothing_else(cluster: Cluster, tmp_path: Path)
     ("name", "password", "said"),
     [
         ("a:b", "x", "is no name of a user"),
+        ("#ann", "x", "is no name of a user"),
         ("\udcff", "x", "is no name of a user"),
         ("ann", "", "the password is empty"),
         ("ann", "\udcff", "the password is not UTF-8"),
@@ -142,6 +143,15 @@ def test_the_port_of_probes_tells_nothing_else(cluster: Cluster, tmp_path: Path)
 def test_what_cannot_be_a_user_is_one_line(name: str, password: str, said: str) -> None:
     with pytest.raises(ToolError, match=said):
         users.line(name, password)
+
+
+def test_the_first_user_of_a_file_with_a_mark_of_utf_8_may_log_in(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    file.write_text(users.line("ann", "s3cret"), encoding="utf-8-sig")
+    found = users.load(file)
+    assert found.check("ann", "s3cret")
+    # A form may be decoded to it.
+    assert not found.check("ann", "\udcff")
 
 
 def test_an_encrypted_key_is_one_line_and_no_question(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ class Users:
     def check(self, name: str, password: str) -> bool:
         """Return whether this is the user's password; takes some 50 ms of a processor."""
         salt, key = self._entries.get(name, self._nobody)
-        computed = _key(password.encode()[:MOST_PASSWORD_BYTES], salt)
+        # Whoever sends a form chooses how it is decoded: to what UTF-8 does not have, too.
+        text = password.encode(errors="backslashreplace")
+        computed = _key(text[:MOST_PASSWORD_BYTES], salt)
         return hmac.compare_digest(computed, key) and name in self._entries
 
 
@@ -91,7 +93,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 def line(name: str, password: str) -> str:
     """Return the line of a user. Raises ToolError for a name that cannot stand in a line."""
-    if not name or ":" in name or not name.isprintable() or name != name.strip():
+    if not name or name[0] == "#" or ":" in name or not name.isprintable() or name != name.strip():
         raise ToolError(f"{name!r} is no name of a user")
     if not password:
         raise ToolError("the password is empty")
@@ -108,7 +110,8 @@ def load(path: Path) -> Users:
     """Read a file of users; lines that begin with # are comments. Raises ToolError."""
     try:
         with path.open("rb") as file:
-            text = file.read(_MOST_BYTES).decode()
+            # Some editors write a mark first.
+            text = file.read(_MOST_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise ToolError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
