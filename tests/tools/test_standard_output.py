@@ -73,6 +73,8 @@ def test_a_full_disk_is_no_fault_of_the_file_that_is_dumped(folder: Path) -> Non
         ("sql -e HELP >&-", "stdout is closed"),
         ("sql <&-", "stdin is closed"),
         ("local --data /nowhere/data >&-", "stdout is closed"),
+        ("groups list >&-", "stdout is closed"),
+        ("console user ann --password x >&-", "stdout is closed"),
     ],
 )
 def test_a_stream_that_is_closed_is_one_line(command: str, said: str) -> None:

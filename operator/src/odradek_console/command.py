@@ -18,6 +18,7 @@ from odradek.terminal_text import tell
 from odradek.tools.client import parse_addresses
 from odradek.tools.command_line import (
     bootstrap_option,
+    check_stdout,
     command_config_option,
     read_access,
     run,
@@ -143,6 +144,7 @@ def user(name: str, password: str) -> None:
     from odradek_console import users
 
     try:
+        check_stdout()
         # The file of users is UTF-8, whatever a terminal is.
         say(users.line(name, password))
     except ToolError as error:

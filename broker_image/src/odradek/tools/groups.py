@@ -144,6 +144,7 @@ def list_groups(
     """Print the names of all groups."""
 
     async def work() -> None:
+        check_stdout()
         async with _opened(bootstrap_server, zookeeper, command_config, zk_tls_config_file) as (
             store,
             _,
