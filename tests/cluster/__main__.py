@@ -169,7 +169,7 @@ def main() -> int:
             _kubeconfig(where)
             return 0
         host.become_root("tests.cluster")
-        where.cache.mkdir(parents=True, exist_ok=True)
+        host.make_folder(where.cache)
         with (where.cache / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

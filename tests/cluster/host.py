@@ -78,5 +78,15 @@ def give_to_caller(*paths: Path) -> None:
             os.chown(path, int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder with those above it; they belong to the owner of the one that is there."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    if missing:
+        owner = missing[-1].parent.stat()
+        for one in missing:
+            os.chown(one, owner.st_uid, owner.st_gid)
+
+
 def _sentence(names: Iterable[str]) -> str:
     return ", ".join(names)

@@ -1,6 +1,7 @@
 """Decisions before a build: mirrors, missing packages, outdated images, volumes."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from types import ModuleType
@@ -124,6 +125,20 @@ def test_programs_can_be_built_on_a_docker_host_without_go(
     cli._tools(fresh, on_docker=True)
     packages = "" if with_go else " buildah debian-archive-keyring mmdebstrap skopeo"
     assert calls == [f"host.ensure{packages}", "tools.ensure"]
+
+
+def test_a_new_folder_belongs_to_whoever_has_the_one_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[Path, int, int]] = []
+    monkeypatch.setattr(os, "chown", lambda path, user, group: given.append((path, user, group)))
+    owner = tmp_path.stat()
+    made = tmp_path / "cache/odradek"
+    for _ in range(2):
+        host.make_folder(made)
+        assert made.is_dir()
+        wanted = [(one, owner.st_uid, owner.st_gid) for one in (made.parent, made)]
+        assert sorted(given) == wanted
 
 
 def test_packages_are_missing_when_their_mark_is() -> None:
