@@ -93,7 +93,8 @@ def paths() -> Paths:
     """Return the directories that the environment sets."""
     home_cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Paths(
-        state=Path(os.environ.get("ODRADEK_CLUSTER_DIR", "/var/lib/odradek-cluster")),
-        cache=Path(os.environ.get("ODRADEK_CACHE", f"{home_cache}/odradek")),
+        # Empty would be the folder of the call, which `down` would delete.
+        state=Path(os.environ.get("ODRADEK_CLUSTER_DIR") or "/var/lib/odradek-cluster"),
+        cache=Path(os.environ.get("ODRADEK_CACHE") or f"{home_cache}/odradek"),
         run=Path("/run/odradek-cluster"),
     )

@@ -127,6 +127,14 @@ def test_programs_can_be_built_on_a_docker_host_without_go(
     assert calls == [f"host.ensure{packages}", "tools.ensure"]
 
 
+def test_an_empty_variable_sets_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ODRADEK_CLUSTER_DIR", "ODRADEK_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "")
+    where = settings.paths()
+    assert where.state == Path("/var/lib/odradek-cluster")
+    assert where.cache == Path.home() / ".cache/odradek"
+
+
 def test_a_new_folder_belongs_to_whoever_has_the_one_above(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,7 +57,7 @@ def installed() -> Installed:
         text=True,
         check=True,
     ).stdout.strip()
-    cache = Path(os.environ.get("ODRADEK_CACHE", Path.home() / ".cache" / "odradek"))
+    cache = Path(os.environ.get("ODRADEK_CACHE") or Path.home() / ".cache" / "odradek")
     return Installed(ended.stdout, Kubectl(cache / "bin" / "kubectl", Path(kubeconfig)))
 
 
