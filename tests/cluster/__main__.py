@@ -110,7 +110,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _dispatch(arguments: argparse.Namespace, where: Paths) -> None:
     nodes = layout.load()
-    on_docker = kind.engine_answers()
+    # What is there stays what it is, also if Docker has come since.
+    on_docker = not builtin.exists(where) and kind.engine_answers()
 
     def up() -> None:
         if on_docker:

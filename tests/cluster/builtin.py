@@ -51,6 +51,11 @@ def _remember_host(paths: Paths) -> None:
     memory.write_text(json.dumps({"absent": absent, "ip_forward": forwarding}))
 
 
+def exists(paths: Paths) -> bool:
+    """Return whether there is a cluster of this kind, or a part of one."""
+    return (paths.state / "host.json").exists()
+
+
 def _restore_host(paths: Paths) -> None:
     memory = paths.state / "host.json"
     if not memory.exists():

@@ -1,5 +1,6 @@
 """Decisions before a build: mirrors, missing packages, outdated images, volumes."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from tests.cluster import __main__ as cli
-from tests.cluster import buildah, host, images, kind, settings, tools, volumes
+from tests.cluster import buildah, builtin, host, images, kind, settings, tools, volumes
 
 
 def sources(apt: Path, name: str, text: str) -> Path:
@@ -115,6 +116,19 @@ def test_images_are_built_without_a_cluster(
 ) -> None:
     cli._images(fresh, [], on_docker=on_docker, names=["broker"])
     assert calls == done
+
+
+def test_a_cluster_that_was_made_without_docker_is_removed_so(
+    fresh: settings.Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh.state.mkdir()
+    (fresh.state / "host.json").write_text("{}")
+    removed: list[settings.Paths] = []
+    monkeypatch.setattr(kind, "engine_answers", lambda: True)
+    monkeypatch.setattr(builtin, "down", lambda _, where: removed.append(where))
+    cli._dispatch(argparse.Namespace(command="down"), fresh)
+    assert removed == [fresh]
+    assert fresh.state.exists()
 
 
 @pytest.mark.parametrize("with_go", [True, False])
