@@ -9,7 +9,7 @@ import json
 import subprocess
 from collections.abc import Sequence
 
-from tests.cluster import control, settings, volumes
+from tests.cluster import control, host, settings, volumes
 from tests.cluster.images import Image
 from tests.cluster.settings import REPO, Paths
 from tests.cluster.shell import run, run_logged, step
@@ -49,6 +49,8 @@ def up(paths: Paths) -> None:
             run_logged([*argv, "--config", settings.KIND_CONFIG, *wait], log)
     elif not paths.kubeconfig.exists():
         run([kind, "export", "kubeconfig", "--name", NAME, "--kubeconfig", paths.kubeconfig])
+    # kind makes it for root alone.
+    host.give_to_caller(paths.kubeconfig)
     directories: dict[str, list[str]] = {}
     for worker in _workers(paths):
         root = paths.state / "volumes"

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from tests.cluster import __main__ as cli
-from tests.cluster import buildah, builtin, host, images, kind, settings, tools, volumes
+from tests.cluster import buildah, builtin, control, host, images, kind, settings, tools, volumes
 
 
 def sources(apt: Path, name: str, text: str) -> Path:
@@ -129,6 +129,19 @@ def test_a_cluster_that_was_made_without_docker_is_removed_so(
     cli._dispatch(argparse.Namespace(command="down"), fresh)
     assert removed == [fresh]
     assert fresh.state.exists()
+
+
+def test_the_kubeconfig_of_kind_is_the_callers(
+    fresh: settings.Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Path] = []
+    monkeypatch.setattr(host, "give_to_caller", lambda *paths: given.extend(paths))
+    monkeypatch.setattr(kind, "run", lambda *_, **__: "")
+    monkeypatch.setattr(kind, "run_logged", lambda *_: None)
+    monkeypatch.setattr(kind, "_workers", lambda _: [])
+    monkeypatch.setattr(control, "apply", lambda *_: None)
+    kind.up(fresh)
+    assert given == [fresh.kubeconfig]
 
 
 @pytest.mark.parametrize("with_go", [True, False])
