@@ -29,9 +29,10 @@ from tests.cluster.shell import ClusterError, run, say, side_by_side, step, wait
 from tests.cluster.store import Store
 
 NAMESPACES = Path("/run/netns")  # which `ip` also turns into a mount point
+CONTAINERD = Path("/run/containerd")  # also that of an engine beside the cluster
 FIXED_PATHS = (
     str(NAMESPACES),
-    "/run/containerd",
+    str(CONTAINERD),
     "/run/xtables.lock",
     "/var/lib/cni",
     "/var/lib/kubelet",
@@ -61,10 +62,17 @@ def _restore_host(paths: Paths) -> None:
     if not memory.exists():
         return
     before = json.loads(memory.read_text())
-    network.FORWARDING.write_text(before["ip_forward"] + "\n")
+    # An engine that has come since forwards packets, too.
+    has_engine = str(CONTAINERD) in before["absent"] and components.listens(
+        CONTAINERD / "containerd.sock"
+    )
+    if not has_engine:
+        network.FORWARDING.write_text(before["ip_forward"] + "\n")
     for path in map(Path, before["absent"]):
         if path == NAMESPACES and network.namespaces():
             continue  # somebody else has made one since
+        if path == CONTAINERD and has_engine:
+            continue
         if str(path) in mounts.points():
             run(["umount", path])
         if path.is_dir():

@@ -10,7 +10,19 @@ from types import ModuleType
 import pytest
 
 from tests.cluster import __main__ as cli
-from tests.cluster import buildah, builtin, control, host, images, kind, settings, tools, volumes
+from tests.cluster import (
+    buildah,
+    builtin,
+    components,
+    control,
+    host,
+    images,
+    kind,
+    network,
+    settings,
+    tools,
+    volumes,
+)
 
 
 def sources(apt: Path, name: str, text: str) -> Path:
@@ -129,6 +141,22 @@ def test_a_cluster_that_was_made_without_docker_is_removed_so(
     cli._dispatch(argparse.Namespace(command="down"), fresh)
     assert removed == [fresh]
     assert fresh.state.exists()
+
+
+@pytest.mark.parametrize("has_engine", [True, False])
+def test_what_an_engine_has_made_since_is_left_alone(
+    fresh: settings.Paths, monkeypatch: pytest.MonkeyPatch, *, has_engine: bool
+) -> None:
+    forwarding, made = fresh.state / "ip_forward", fresh.state / "containerd"
+    made.mkdir(parents=True)
+    forwarding.write_text("1\n")
+    (fresh.state / "host.json").write_text(json.dumps({"absent": [str(made)], "ip_forward": "0"}))
+    monkeypatch.setattr(network, "FORWARDING", forwarding)
+    monkeypatch.setattr(builtin, "CONTAINERD", made)
+    monkeypatch.setattr(components, "listens", lambda _: has_engine)
+    builtin._restore_host(fresh)
+    assert made.exists() == has_engine
+    assert forwarding.read_text() == ("1\n" if has_engine else "0\n")
 
 
 def test_the_kubeconfig_of_kind_is_the_callers(
