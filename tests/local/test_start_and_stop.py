@@ -486,6 +486,13 @@ def test_guard_ends_sessions_that_ignore_sigterm_and_spares_those_released() -> 
             guarded.communicate()
 
 
+def test_a_system_without_proc_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes.check_system()
+    monkeypatch.setattr(processes, "_birth", lambda _: None)
+    with pytest.raises(LocalError, match="needs Linux"):
+        processes.check_system()
+
+
 def test_who_has_the_id_of_a_process_that_ended_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
     monkeypatch.setattr(os, "killpg", lambda pid, _: killed.append(pid))

@@ -16,7 +16,7 @@ import click
 from odradek import thread_errors
 from odradek.command_ends import EndingGroup
 from odradek.terminal_text import tell
-from odradek_local import connector, data_folder, java, ports
+from odradek_local import connector, data_folder, java, ports, processes
 from odradek_local.data_folder import DataFolder
 from odradek_local.display import Display
 from odradek_local.errors import LocalError, StopRequestedError
@@ -170,6 +170,7 @@ def _prepare(
     signals: StopSignals,
 ) -> ClusterRun:
     """Read and check all that can be wrong before a process is started. Raises LocalError."""
+    processes.check_system()
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise LocalError(f"{missing[0]} is not installed: it is of odradek's extra local")

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from odradek_local.errors import LocalError
+
 # How long a process may take to end when it is asked to, in seconds.
 PATIENCE_S: Final = 30.0
 _PAUSE_S: Final = 0.05
@@ -44,6 +46,12 @@ def _birth(pid: int) -> str | None:
     except OSError:
         return None
     return None if fields[0] in ("Z", "X") else fields[19]
+
+
+def check_system() -> None:
+    """Raise LocalError where processes cannot be told apart: elsewhere than on Linux."""
+    if identity(os.getpid()) is None:
+        raise LocalError("`odradek local` needs Linux, with /proc")
 
 
 def lives(one: ProcessIdentity) -> bool:
