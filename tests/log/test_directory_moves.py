@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from odradek.log.manager import NewLog
 from odradek.log.partition import checkpoints, future, topic_identity
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.topic_config import TopicConfig
@@ -219,6 +220,16 @@ def test_the_folder_tells_the_topic_as_before(make: Make) -> None:
     assert manager.switch_to_future(KEY) is None, "written meanwhile"
     moved = complete(manager)
     assert (Path(moved.directory) / topic_identity.FILE_NAME).read_bytes().endswith(b"second")
+
+
+@pytest.mark.parametrize("had_former", [False, True])
+def test_the_folder_tells_as_before_whether_a_former_topic_had_the_name(
+    make: Make, had_former: bool
+) -> None:
+    manager = make()
+    assert not manager.make_missing({KEY: NewLog(SMALL, had_former=had_former)})
+    moved = move(manager)
+    assert (moved.read_file(topic_identity.FORMER_MARK) is not None) == had_former
 
 
 def test_a_switch_waits_for_a_flush(make: Make) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.log.partition import epochs, producers
+from odradek.log.partition import epochs, producers, topic_identity
 from odradek.log.partition.appending import AppendInfo
 from odradek.log.partition.log import Log
 from odradek.log.records import batch as codec
@@ -101,6 +101,16 @@ def test_a_producer_of_a_former_topic_goes_on_where_it_was(log: Log) -> None:
         send(log, 9, epoch=3, pid=6)
     send(log, 7, epoch=2, pid=6)
     assert log.former_producers() == ({5: (0, 0), 6: (2, 7)}, False)
+
+
+def test_a_producer_of_a_former_topic_goes_on_after_a_restart(
+    partition: Partition, log: Log
+) -> None:
+    """What the last one in the former topic was, nobody knows any more."""
+    topic_identity.mark_former(log.directory)
+    send(log, 0, pid=6)
+    partition.close(log)
+    assert send(partition.open(clean=True), 777).base_offset == 1
 
 
 def test_a_producer_of_a_former_topic_that_expired_since_may_start_anywhere(log: Log) -> None:

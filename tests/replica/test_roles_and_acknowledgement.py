@@ -595,6 +595,18 @@ async def test_a_batch_that_overtook_another_is_refused_in_a_topic_made_anew(
     assert await write_as(broker, 6, 0) is ErrorCode.NONE
 
 
+# Without the former leader epochs, only this broker knows that there was a former topic.
+@pytest.mark.parametrize("epoch", [0, 1])
+async def test_a_producer_goes_on_in_a_topic_made_anew_after_its_leader_restarted(
+    tmp_path: Path, epoch: int
+) -> None:
+    async with Replicas(tmp_path) as broker:
+        await make_anew(broker, epoch)
+    async with Replicas(tmp_path) as broker:
+        await broker.take(leader=1, epoch=epoch + 1, is_new=False)
+        assert await write_as(broker, 5, 3) is ErrorCode.NONE
+
+
 async def test_a_batch_whose_answer_from_the_former_topic_was_lost_is_written_anew(
     broker: Replicas,
 ) -> None:

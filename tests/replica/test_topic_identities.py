@@ -111,6 +111,19 @@ async def test_log_of_a_former_topic_is_not_adopted(
     assert not list((tmp_path / "data").glob("*-delete"))
 
 
+@pytest.mark.parametrize("isr", [(2,), (1, 2)])
+async def test_producers_of_a_topic_made_anew_while_the_broker_was_away_go_on(
+    back: Replicas, isr: tuple[int, ...]
+) -> None:
+    """They do not notice it, and may write first to this replica."""
+    znode(back, PRESENT.topic_id, 9)
+    await take(back, "follower", isr=isr)
+    await take(back, "leader", epoch=1)
+    data = logs.batch(b"value", producer_id=5, producer_epoch=0, base_sequence=7)
+    [outcome] = await back.manager.append([(KEY, data)], 1, 1000, Origin.CLIENT)
+    assert outcome.error is ErrorCode.NONE
+
+
 async def test_log_of_a_former_topic_that_nobody_counts_on_is_deleted(
     back: Replicas, tmp_path: Path
 ) -> None:

@@ -44,11 +44,13 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class NewLog:
     """A log to be created. With `is_new=False`, for a partition that existed here before, none is
-    created while a directory is offline, because that directory may hold the data.
+    created while a directory is offline, because that directory may hold the data. With
+    `had_former`, a former topic had the name.
     """
 
     config: TopicConfig
     is_new: bool = True
+    had_former: bool = False
 
 
 def _disk_threads(config: BrokerConfig) -> int:
@@ -272,8 +274,11 @@ class LogManager:
             self.futures.discard([key])  # it is empty, or of a former replica
         try:
             self._housekeeper.free_name(directory, key)
+            folder = directory.file(f"{topic}-{partition}")
+            if new.had_former:
+                topic_identity.mark_former(folder)
             log, _ = recovery.open_log(
-                directory.file(f"{topic}-{partition}"),
+                folder,
                 topic,
                 partition,
                 new.config,

@@ -3,7 +3,8 @@
 A producer does not notice that its topic was deleted and made anew, and goes on with its sequence
 numbers. The leader of the new topic refuses a batch that overtook another, as in any topic: it
 knows what the last one in the former topic was. In memory only: a broker that had no replica of it,
-or restarted since, knows nothing, and lets its producers begin anywhere.
+or restarted since, knows nothing, and lets its producers begin anywhere. That there was a former
+topic, the folder of the log says after a restart (`topic_identity.FORMER_MARK`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ class FormerTopics:
         # In a plain dictionary, the first of very many takes long to find.
         self._producers: OrderedDict[TopicPartition, FormerProducers] = OrderedDict()
         self._size = 0
+
+    def __contains__(self, key: TopicPartition) -> bool:
+        return key in self._producers
 
     def remember(self, key: TopicPartition, producers: FormerProducers) -> None:
         """Note the producers of a partition whose topic is deleted."""

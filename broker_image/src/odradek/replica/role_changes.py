@@ -153,7 +153,8 @@ class RoleChanges:
                     refused[key] = error
             refused |= await self.delete_logs(stopped, keep_records=keep_records)
         wanted = {key: state for key, state in states.items() if key not in refused}
-        refused |= _codes(await self._make_missing_logs(wanted))
+        made_anew = {*findings.foreign, *findings.set_aside}
+        refused |= _codes(await self._make_missing_logs(wanted, made_anew))
         return refused | _codes(
             await self._logs.record_topic_identities(
                 {key: one for key, one in findings.to_record.items() if key not in refused}
@@ -161,9 +162,13 @@ class RoleChanges:
         )
 
     async def _make_missing_logs(
-        self, states: Mapping[TopicPartition, LeaderAndIsrPartitionState]
+        self,
+        states: Mapping[TopicPartition, LeaderAndIsrPartitionState],
+        made_anew: Collection[TopicPartition],
     ) -> Mapping[TopicPartition, KafkaError]:
-        """Create the logs of new partitions; return the errors of those that failed."""
+        """Create the logs of new partitions; return the errors of those that failed. The logs of
+        `made_anew` were of a former topic.
+        """
         missing = {
             key: state
             for key, state in states.items()
@@ -176,7 +181,11 @@ class RoleChanges:
         await self._topic_configs.read({key.topic for key in missing})
         refused = await self._logs.create_missing(
             {
-                key: NewLog(self._topic_configs(key.topic), one.is_new)
+                key: NewLog(
+                    self._topic_configs(key.topic),
+                    one.is_new,
+                    had_former=key in made_anew or self._had_former(key, one),
+                )
                 for key, one in missing.items()
             }
         )
@@ -209,6 +218,18 @@ class RoleChanges:
             )
             return ErrorCode.NONE
         return self._take_role(partition, state, generation)
+
+    def _had_former(self, key: TopicPartition, state: LeaderAndIsrPartitionState) -> bool:
+        """Return whether a former topic had the name of this new one: no other begins above leader
+        epoch 0.
+
+        Replicas that a reassignment adds are new, too, but not in sync yet.
+        """
+        return (
+            state.is_new
+            and self._config.broker_id in state.isr
+            and (state.leader_epoch > 0 or key in self.former_topics)
+        )
 
     def _go_on_from_former(self, partition: Partition, leader_epoch: int) -> None:
         """Let producers of a former topic go on in a new partition.

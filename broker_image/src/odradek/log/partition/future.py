@@ -103,9 +103,13 @@ def is_ready(current: Log, future: Log) -> bool:
 
 
 def copy_identity(current: Log, future: Log) -> None:
-    """Let the folder of the future log tell the same topic, durably. Raises KafkaError and
-    OSError.
+    """Let the folder of the future log tell the same topic, durably, and whether that had a former
+    one. Raises KafkaError and OSError.
     """
+    former = topic_identity.FORMER_MARK
+    if current.read_file(former) is not None and future.read_file(former) is None:
+        topic_identity.mark_former(future.directory)
+        fsync_path(future.directory)
     told = current.read_file(topic_identity.FILE_NAME)
     if told == future.read_file(topic_identity.FILE_NAME):
         return

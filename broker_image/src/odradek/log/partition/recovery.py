@@ -19,10 +19,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from odradek.log.partition import replay
+from odradek.log.partition import replay, topic_identity
 from odradek.log.partition.epochs import UNDEFINED_EPOCH
 from odradek.log.partition.log import Log, LogEnvironment
-from odradek.log.partition.producers import SNAPSHOT_SUFFIX
+from odradek.log.partition.producers import SNAPSHOT_SUFFIX, UNKNOWN_FORMER
 from odradek.log.records.batch import CorruptBatchError, Header
 from odradek.log.segment.batch_file import BatchSequence
 from odradek.log.segment.files import StoppedError, list_names, remove_if_there, write_atomically
@@ -85,6 +85,8 @@ def open_log(
     log = Log(directory, topic, partition, config, environment)
     report = Report()
     names = _tidy(log, report)
+    if topic_identity.FORMER_MARK in names:
+        log.producers.go_on_from(UNKNOWN_FORMER)
     sizes = _log_sizes(log.directory, names)
     epochs_known = _load_epochs(log, known)
     former_epochs = log.epochs.entries

@@ -19,6 +19,10 @@ from dataclasses import dataclass
 from odradek.log.segment.files import open_file, read_file, sync, write_all
 
 FILE_NAME = "partition.metadata"
+FORMER_MARK = "had-former-topic"
+"""An empty file in the folder of a log whose topic was made anew under the name of a former one.
+Kafka ignores it, and so do older releases, to which a further line above would be damage.
+"""
 
 _CONTENT = re.compile(
     rb"version:\s+0\r?\ntopic_id:\s+([A-Za-z0-9_-]{22})\r?"
@@ -94,3 +98,12 @@ def write(folder: str, identity: TopicIdentity) -> None:
     finally:
         os.close(fd)
     os.replace(temporary, path)
+
+
+def mark_former(folder: str) -> None:
+    """Make the mark of a topic that had a former one, and the folder if there is none. Raises
+    OSError.
+
+    As with `write`, the first flush of the log makes the name durable.
+    """
+    os.makedirs(folder, exist_ok=True)
