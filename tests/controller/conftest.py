@@ -54,7 +54,12 @@ class Cluster:
         return session
 
     async def broker(
-        self, broker_id: int, session: Session | None = None, **settings: str
+        self,
+        broker_id: int,
+        session: Session | None = None,
+        *,
+        listener: str = "PLAINTEXT",
+        **settings: str,
     ) -> BrokerController:
         """Register a broker, and start its controller."""
         session = session or await self.session()
@@ -69,7 +74,7 @@ class Cluster:
         registration = Registration(
             session,
             lambda: BrokerRegistration(
-                BrokerId(broker_id), (BrokerEndpoint("PLAINTEXT", "localhost", port),)
+                BrokerId(broker_id), (BrokerEndpoint(listener, "localhost", port),)
             ),
         )
         await registration.start()

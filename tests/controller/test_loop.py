@@ -139,6 +139,32 @@ async def test_failed_broker_loses_its_leaderships_and_returns_as_follower(
     await until(lambda: cluster.roles(2)["t", 0] == (1, 1, [1]))
 
 
+async def test_broker_without_the_listener_between_brokers_leads_nothing_until_it_has_it(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No role could be told to it."""
+    controller = await cluster.broker(1)
+    await until(lambda: controller.active)
+    leader = await cluster.broker(2)
+    await until(lambda: 9002 in cluster.received)
+    await admin.apply_create_topic(controller.session, "t", replicas(p0=(2, 1)), {})
+    await until(lambda: has_role(cluster, "t"))
+    await leader.stop()
+    await leader.session.close()
+    await until(lambda: cluster.roles(1)["t", 0] == (1, 1, [1]))
+    del cluster.received[9002]
+    elsewhere = await cluster.broker(2, listener="SECURE")
+    await until(lambda: "broker 2: it has no listener PLAINTEXT" in caplog.text)
+    await admin.apply_create_topic(controller.session, "u", replicas(p0=(2, 1)), {})
+    await until(lambda: has_role(cluster, "u"))
+    assert cluster.roles(1)["u", 0] == (1, 0, [1])
+    assert 9002 not in cluster.received
+    await elsewhere.stop()
+    await elsewhere.session.close()
+    await cluster.broker(2)
+    await until(lambda: cluster.roles(2).keys() == {("t", 0), ("u", 0)})
+
+
 async def test_leader_that_registered_after_its_state_was_written_leads_in_a_new_epoch(
     cluster: Cluster,
 ) -> None:

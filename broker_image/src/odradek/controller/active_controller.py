@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 
 from odradek import slices
 from odradek.config import BrokerConfig
-from odradek.controller import deletion, elect_leaders, reassignment, replica_failures
+from odradek.controller import deletion, elect_leaders, reassignment, replica_failures, requests
 from odradek.controller.context import ControllerContext, ControllerSettings
 from odradek.controller.controller_znode import ControllerLease
 from odradek.controller.election import Cause
@@ -31,6 +31,7 @@ from odradek.controller.events import (
     FailedReplicasDue,
     FinishPreferredElection,
     IsrChanged,
+    LiveBroker,
     LogDirFailed,
     PartitionsChanged,
     PreferredRequested,
@@ -61,6 +62,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replica.purgatory import Purgatory
 from odradek.values import NO_BROKER_EPOCH, BrokerId, TopicPartition
 from odradek.zk import znodes
+from odradek.zk.session import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +108,8 @@ class ActiveController:
         self._store = store
         self._queue = queue
         self._deletions = deletions
+        # The broker epochs of those that have no listener for requests of this controller.
+        self._unreachable: dict[BrokerId, int] = {}
         self._rebalance: asyncio.TimerHandle | None = None
         self._failed_replicas: asyncio.TimerHandle | None = None
         self._listing: asyncio.TimerHandle | None = None
@@ -167,7 +171,7 @@ class ActiveController:
     async def _load(self) -> list[ContextLoaded | BrokersChanged]:
         zk = self._store
         brokers, (topics, unclean), deletions, _, _ = await asyncio.gather(
-            zk.read_brokers(self._queue.watch(ZnodeChange.BROKERS)),
+            self._read_brokers(self._queue.watch(ZnodeChange.BROKERS)),
             self._read_all_topics(),
             zk.read_deletions(self._queue.watch(ZnodeChange.DELETIONS)),
             # They announce states that are read only afterwards.
@@ -191,6 +195,31 @@ class ActiveController:
         written = {one: zxid for one, (_, zxid) in states.items()}
         return load_events(loaded, written, self.lease.previous_election_zxid)
 
+    async def _read_brokers(self, watch: Watch) -> dict[BrokerId, LiveBroker]:
+        """Return the registered brokers that this controller can send requests to; the watch fires
+        when one registers or is gone.
+
+        One that can be told no role would lead nothing of what it was elected for. As in Kafka it
+        is not live until it registers with the listener that this broker uses between brokers.
+        """
+        listener = self._config.inter_broker_listener_name
+        registered = await self._store.read_brokers(watch)
+        unreachable = {
+            broker_id: broker.epoch
+            for broker_id, broker in registered.items()
+            if requests.endpoint(broker, listener) is None
+        }
+        for broker_id, epoch in unreachable.items():
+            if self._unreachable.get(broker_id) != epoch:
+                logger.error(
+                    "failed to send requests to broker %d: it has no listener %s; "
+                    "taking it for down until it registers with one",
+                    broker_id,
+                    listener,
+                )
+        self._unreachable = unreachable
+        return {one: broker for one, broker in registered.items() if one not in unreachable}
+
     async def _read_all_topics(self) -> tuple[dict[str, znodes.TopicAssignment], dict[str, bool]]:
         """Return the assignments of all topics, and what they say of unclean elections."""
         names = await self._store.read_topic_names(self._queue.watch(ZnodeChange.TOPICS))
@@ -204,7 +233,7 @@ class ActiveController:
         zk, watch = self._store, self._queue.watch(change)
         match change:
             case ZnodeChange.BROKERS:
-                brokers = await zk.read_brokers(watch)
+                brokers = await self._read_brokers(watch)
                 await self._read_states_again(departed_partitions(self.context, brokers))
                 for event in broker_events(self.context, brokers):
                     await self.advance(event)
@@ -370,8 +399,11 @@ class ActiveController:
         await self.read(ZnodeChange.BROKERS)
         broker = self.context.brokers.get(broker_id)
         if broker is None:
+            listener = self._config.inter_broker_listener_name
             raise KafkaError(
-                ErrorCode.BROKER_NOT_AVAILABLE, f"Broker {broker_id} is not registered."
+                ErrorCode.BROKER_NOT_AVAILABLE,
+                f"Broker {broker_id} is not registered"
+                + (f" with a listener {listener}." if broker_id in self._unreachable else "."),
             )
         if NO_BROKER_EPOCH != broker_epoch < broker.epoch:
             # It stopped without an answer, and is back: nothing would let it lead or follow again.

@@ -145,15 +145,8 @@ class Outbox:
         self._quarantines.release(Work.CHANNEL, channel.name)
 
     async def _run(self, channel: _BrokerChannel) -> None:
-        registration = channel.broker.registration
         where = requests.endpoint(channel.broker, self._sender.listener)
-        if where is None:
-            logger.error(
-                "failed to send requests to broker %d: it has no listener %s",
-                registration.broker_id,
-                self._sender.listener,
-            )
-            return
+        assert where is not None, f"{channel.name} has no listener {self._sender.listener}"
         connection: BrokerConnection | None = None
         try:
             while True:
