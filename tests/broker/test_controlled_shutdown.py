@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import cast
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from odradek import config_loading
+from odradek.controlled_shutdown import move_leaderships
+from odradek.controller.loop import Controller
+from odradek.values import TopicPartition
 from odradek.zk import znodes
 from tests.support.broker import STEADY, Broker, Cluster, wait_until
 from tests.support.clients import QUIET, create_topic, make_topic, produce_all
@@ -100,6 +105,55 @@ def test_controlled_shutdown_max_retries_is_the_number_of_attempts(
         assert log.count("2 partitions that no other broker can lead now") == attempts
         outcome = f"{STAYS} 2 partitions" if attempts else "stopping without a controlled shutdown"
         assert f"WARNING odradek.controlled_shutdown: {outcome}" in log
+
+
+class Answers:
+    """The controller of this broker: what it answers to one attempt after the other."""
+
+    active = True
+
+    def __init__(self, answers: tuple[int | Exception, ...]) -> None:
+        self._answers = iter(answers)
+
+    async def controlled_shutdown(self, broker_id: int, epoch: int) -> list[TopicPartition]:
+        answer = next(self._answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return [TopicPartition(TOPIC, number) for number in range(answer)]
+
+
+UNANSWERED = (
+    "stopping without a controlled shutdown, as far as is known: "
+    "no controller answered that it moved leaders"
+)
+STAYED = f"{STAYS} 2 partitions, without another leader, by the answer to attempt"
+LATE = TimeoutError("no answer")
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [
+        ((), UNANSWERED),
+        ((LATE,), UNANSWERED),
+        ((2, LATE), f"{STAYED} 1"),
+        ((3, 2), f"{STAYED} 2"),
+    ],
+)
+async def test_last_line_of_a_stop_says_what_the_controller_answered(
+    caplog: pytest.LogCaptureFixture, answers: tuple[int | Exception, ...], outcome: str
+) -> None:
+    """A controller may have moved leaders although its answer was late."""
+    config, _ = config_loading.from_values(
+        {
+            "broker.id": "1",
+            "zookeeper.connect": "unused",
+            "controlled.shutdown.max.retries": str(len(answers)),
+            "controlled.shutdown.retry.backoff.ms": "1",
+        }
+    )
+    controller = cast(Controller, Answers(answers))
+    await move_leaderships(config, controller, lambda: None, lambda: 7)
+    assert caplog.messages[-1] == outcome
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])

@@ -35,6 +35,7 @@ async def move_leaderships(
     broker is not registered.
     """
     remaining: int | None = None
+    answered = 0  # the last attempt that was
     try:
         async with asyncio.timeout(stop_limits.controlled_shutdown_s(config)):
             for attempt in range(1, config.controlled_shutdown_max_retries + 1):
@@ -49,14 +50,23 @@ async def move_leaderships(
                 else:
                     if not remaining:
                         return
+                    answered = attempt
                     reason = f"{_partitions(remaining)} that no other broker can lead now"
                 logger.warning("controlled shutdown, attempt %d failed: %s", attempt, reason)
     except TimeoutError:
         logger.warning("controlled shutdown took too long")
+    # A controller whose answer was late or lost may have moved leaders all the same.
     if remaining is None:
-        logger.warning("stopping without a controlled shutdown: no controller has moved leaders")
+        logger.warning(
+            "stopping without a controlled shutdown, as far as is known: "
+            "no controller answered that it moved leaders"
+        )
     else:
-        logger.warning("stopping as leader of %s, without another leader", _partitions(remaining))
+        logger.warning(
+            "stopping as leader of %s, without another leader, by the answer to attempt %d",
+            _partitions(remaining),
+            answered,
+        )
 
 
 def _partitions(number: int) -> str:
