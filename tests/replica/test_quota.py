@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from odradek import dynamic_config, topic_config
 from odradek.properties import ConfigError
 from odradek.replica.quota import Rate, ReplicationQuota
 from odradek.values import TopicPartition
+from odradek.zk import znodes
+from tests.support.replicas import KEY, TOPIC, Replicas
 
 
 class Clock:
@@ -55,6 +59,26 @@ def test_only_listed_replicas_beyond_the_limit_are_held_back() -> None:
     listed["t"] = ("1:1",)
     assert quota.covers(of_another), "a new list holds at once"
     assert not quota.covers(mine)
+
+
+def test_nothing_is_kept_of_a_topic_that_lost_its_throttle() -> None:
+    listed: dict[str, tuple[str, ...]] = {TOPIC: ("0:1",)}
+    quota = ReplicationQuota(1, lambda: 1, lambda topic: listed[topic], Clock())
+    assert quota.covers(KEY)
+    listed[TOPIC] = ()
+    assert not quota.covers(KEY)
+    assert not quota._listed
+
+
+async def test_nothing_is_kept_of_the_throttle_of_a_topic_that_is_gone(tmp_path: Path) -> None:
+    async with Replicas(tmp_path) as broker:
+        throttle = znodes.encode_config({"leader.replication.throttled.replicas": "0:1"})
+        broker.session.znodes[znodes.topic_config_path(TOPIC)] = throttle, 0
+        await broker.lead()
+        quota = broker.manager._reader._quota
+        assert quota.covers(KEY)
+        await broker.delete()
+        assert not quota._listed
 
 
 def test_throttles_are_settings_of_topics_and_of_running_brokers() -> None:

@@ -181,6 +181,7 @@ class ReplicaManager:
             self._hosted,
             TopicIdentities(config.broker_id, logs, session, self._hosted, new_topic_id),
             topic_configs,
+            (leader_quota, follower_quota),
             self._moves,
             self._fetchers,
             clock_ms,

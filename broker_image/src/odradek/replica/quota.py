@@ -13,7 +13,7 @@ A rate is measured over the last eleven windows of one second, as in Kafka by de
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from odradek.values import TopicPartition
 
@@ -72,12 +72,19 @@ class ReplicationQuota:
         """Return whether the partition's replica on this broker is throttled."""
         configured = self._throttled(key.topic)
         if not configured:
+            if self._listed:
+                self._listed.pop(key.topic, None)
             return False
         known = self._listed.get(key.topic)
         if known is None or known[0] is not configured:
             known = self._listed[key.topic] = configured, frozenset(configured)
         listed = known[1]
         return EVERY_REPLICA in listed or f"{key.partition}:{self._broker_id}" in listed
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Drop what is kept of topics that have no log here any more."""
+        for topic in topics:
+            self._listed.pop(topic, None)
 
     def record(self, key: TopicPartition, size: int) -> None:
         """Count bytes of a partition if it is throttled."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         LeaderAndIsrRequest,
         StopReplicaRequest,
     )
+    from odradek.replica.quota import ReplicationQuota
     from odradek.replica.topic_configs import TopicConfigs
     from odradek.zk.session import Session
 
@@ -60,6 +61,7 @@ class RoleChanges:
         hosted: HostedPartitions,
         identities: TopicIdentities,
         topic_configs: TopicConfigs,
+        quotas: Collection[ReplicationQuota],
         moves: DirectoryMoves,
         fetchers: FetcherPool,
         clock_ms: Callable[[], int],
@@ -75,6 +77,7 @@ class RoleChanges:
         self._hosted = hosted
         self._identities = identities
         self._topic_configs = topic_configs
+        self._quotas = quotas
         self._moves = moves
         self._fetchers = fetchers
         self._clock_ms = clock_ms
@@ -404,9 +407,10 @@ class RoleChanges:
                 errors[key] = refusal.code
             if number % slices.STEPS_PER_SLICE == 0:
                 await slices.pause()
-        self._topic_configs.forget(
-            {key.topic for key in keys if not self._logs.has_topic(key.topic)}
-        )
+        gone = {key.topic for key in keys if not self._logs.has_topic(key.topic)}
+        self._topic_configs.forget(gone)
+        for quota in self._quotas:
+            quota.forget(gone)
         return errors
 
     async def _remember_former(self, keys: Iterable[TopicPartition]) -> None:
