@@ -163,6 +163,29 @@ def test_unknown_keys_are_named_and_kafkas_other_keys_are_not() -> None:
     assert config_loading.from_values(values)[1] == ["bogus.key"]
 
 
+@pytest.mark.parametrize("name", sorted(config_loading.UNSUPPORTED))
+def test_kafkas_settings_that_are_missing_are_named_unless_they_have_kafkas_default(
+    name: str,
+) -> None:
+    """As any full server.properties made for Kafka has them."""
+    for text in ("", config_loading.UNSUPPORTED[name]):
+        assert config_loading.from_values({**REQUIRED, name: text})[1] == []
+    assert config_loading.from_values({**REQUIRED, name: "17"})[1] == [name]
+    assert config_loading.is_unsupported(name)
+
+
+def test_limits_of_one_listener_are_not_supported() -> None:
+    name = "listener.name.plaintext.max.connections"
+    assert config_loading.from_values({**REQUIRED, name: "17"})[1] == [name]
+    assert config_loading.is_unsupported(name)
+    assert not config_loading.is_unsupported("bogus.key")
+
+
+def test_no_setting_is_both_read_and_ignored() -> None:
+    read = properties.known_names(config.BrokerConfig)
+    assert not read & config_loading.INERT_KEYS.union(config_loading.UNSUPPORTED)
+
+
 def test_topic_inherits_from_broker_and_overrides_it() -> None:
     settings = broker(log_retention_ms="10", min_insync_replicas="2")
     topic = topic_config.resolve_topic(settings, {"retention.ms": "20"})

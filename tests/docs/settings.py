@@ -96,6 +96,7 @@ def comments(settings: type) -> dict[str, str]:
 def broker_page() -> str:
     """Return the page of the settings of brokers."""
     inert = sorted(config_loading.INERT_KEYS)
+    unsupported = [*sorted(config_loading.UNSUPPORTED), "listener.name.NAME.max.connections"]
     return f"""# Settings of brokers
 
 The keys of `server.properties`, which a KafkaCluster has in `spec.brokers.config`. Names, defaults
@@ -110,7 +111,12 @@ or `--broker-defaults`, and `spec.brokers.config` of a KafkaCluster. Settings of
 ## Settings without an effect
 
 Kafka has them, and a file made for Kafka may: {", ".join(map(code, inert))}.
-Other unknown keys are ignored with a warning.
+
+## Settings that are not supported
+
+Kafka has these, too: {", ".join(map(code, unsupported))}.
+A value other than Kafka's default is ignored with a warning. So are settings that neither Kafka 2.8
+nor a broker here has.
 """
 
 

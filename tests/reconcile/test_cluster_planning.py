@@ -342,6 +342,9 @@ def test_users_learn_that_few_brokers_cannot_keep_the_offsets_of_groups() -> Non
     assert both.reason == "UnknownKeys"
     assert "unheard.of" in both.message
     assert cluster_spec.OFFSETS_FACTOR in both.message
+    lacking = warning(cluster_of(3, quota_producer_default="1"))
+    assert lacking.reason == "UnknownKeys"
+    assert lacking.message == "broker settings that are not supported: quota.producer.default"
 
 
 def test_users_learn_that_few_brokers_cannot_keep_transactions() -> None:

@@ -103,7 +103,7 @@ def broker(properties: str, override: tuple[str, ...], count: int) -> None:
     """
     try:
         given = dict(_key_and_value(text) for text in override)
-        settings, unknown = config_loading.load(properties, given)
+        settings, ignored = config_loading.load(properties, given)
         all_settings = {settings.broker_id: settings}
         for number in range(1, count):
             own = given | broker_processes.overrides(settings, number, count)
@@ -115,8 +115,11 @@ def broker(properties: str, override: tuple[str, ...], count: int) -> None:
     log_level = os.environ.get("ODRADEK_LOG_LEVEL", "INFO").upper()
     if log_level not in LOG_LEVELS:
         _exit(f"ODRADEK_LOG_LEVEL is none of {', '.join(LOG_LEVELS)}", 2)
-    for name in unknown:
-        terminal_text.tell(f"warning: unknown configuration {name} is ignored")
+    for name in ignored:
+        if config_loading.is_unsupported(name):
+            terminal_text.tell(f"warning: configuration {name} is not supported, and ignored")
+        else:
+            terminal_text.tell(f"warning: unknown configuration {name} is ignored")
     # Imported late: an invalid setting is reported without loading the whole broker.
     with long_lived.loading():
         from odradek.server import process

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,7 +17,7 @@ from odradek import (
     zookeeper_settings,
 )
 from odradek.config import CREATION_RATE, BrokerConfig, conflicts
-from odradek.properties import INT_MAX, ConfigError, integer
+from odradek.properties import INT_MAX, LONG_MAX, ConfigError, integer
 from odradek.topic_config import check_compaction_lags
 
 _OF_LISTENER = re.compile(rf"listener\.name\.[^.]+\.{re.escape(CREATION_RATE)}")
@@ -44,8 +44,59 @@ INERT_KEYS = frozenset(
         "delegation.token.expiry.check.interval.ms",
         "delegation.token.expiry.time.ms",
         "delegation.token.max.lifetime.ms",
+        # Of passwords among the settings in ZooKeeper, where there are none.
+        "password.encoder.cipher.algorithm",
+        "password.encoder.iterations",
+        "password.encoder.key.length",
+        "password.encoder.keyfactory.algorithm",
+        "password.encoder.old.secret",
+        "password.encoder.secret",
+        # Of connections to other brokers.
+        "replica.socket.receive.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+        # Of clusters without ZooKeeper: no effect in Kafka, either, without `process.roles`.
+        "broker.heartbeat.interval.ms",
+        "broker.session.timeout.ms",
+        "controller.listener.names",
+        "controller.quorum.append.linger.ms",
+        "controller.quorum.election.backoff.max.ms",
+        "controller.quorum.election.timeout.ms",
+        "controller.quorum.fetch.timeout.ms",
+        "controller.quorum.request.timeout.ms",
+        "controller.quorum.retry.backoff.ms",
+        "controller.quorum.voters",
+        "initial.broker.registration.timeout.ms",
+        "metadata.log.dir",
+        "node.id",
     }
 )
+# The others that Kafka 2.8 has and this broker has not, with Kafka's default, which asks for
+# nothing. Another value is ignored with a warning.
+UNSUPPORTED: Mapping[str, str] = MappingProxyType(
+    {
+        "advertised.host.name": "",
+        "advertised.port": "",
+        "control.plane.listener.name": "",
+        "host.name": "",
+        "port": "9092",
+        "process.roles": "",
+        # Windows of the throttles of replicas, and of moves between log directories.
+        "alter.log.dirs.replication.quota.window.num": "11",
+        "alter.log.dirs.replication.quota.window.size.seconds": "1",
+        "replication.quota.window.num": "11",
+        "replication.quota.window.size.seconds": "1",
+        # Quotas of clients that are in no znode.
+        "client.quota.callback.class": "",
+        "quota.consumer.default": str(LONG_MAX),
+        "quota.producer.default": str(LONG_MAX),
+        # Commits of groups.
+        "offsets.commit.required.acks": "-1",
+        "offsets.commit.timeout.ms": "5000",
+        "offsets.topic.compression.codec": "0",
+    }
+)
+_UNSUPPORTED_OF_LISTENER = re.compile(r"listener\.name\.[^.]+\.max\.connections")
 
 
 def load(
@@ -53,7 +104,7 @@ def load(
 ) -> tuple[BrokerConfig, list[str]]:
     """Read a server.properties file, apply overrides, and check everything.
 
-    Return the settings and the names of unknown keys. Raises ConfigError with a one-line reason.
+    Return the settings and the names of ignored ones. Raises ConfigError with a one-line reason.
     """
     values = {**properties.read_file(path), **(overrides or {})}
     return from_values(values, os.environ)
@@ -95,17 +146,26 @@ def from_values(
         config.log_cleaner_min_compaction_lag_ms,
         config.log_cleaner_max_compaction_lag_ms,
     )
-    return config, unknown_keys(values)
+    return config, ignored_keys(values)
 
 
-def unknown_keys(names: Iterable[str]) -> list[str]:
-    """Return the names, sorted, that are no settings of Kafka 2.8 or of this broker."""
+def ignored_keys(values: Mapping[str, str]) -> list[str]:
+    """Return the names, sorted, of settings that ask for something and have no effect: those that
+    are not supported, and those that neither Kafka 2.8 nor this broker has.
+    """
     known = properties.known_names(BrokerConfig) | INERT_KEYS
     return sorted(
         name
-        for name in set(names) - known
-        if not security_settings.is_security_setting(name) and not _OF_LISTENER.fullmatch(name)
+        for name in values.keys() - known
+        if not security_settings.is_security_setting(name)
+        and not _OF_LISTENER.fullmatch(name)
+        and not (name in UNSUPPORTED and values[name].strip() in ("", UNSUPPORTED[name]))
     )
+
+
+def is_unsupported(name: str) -> bool:
+    """Return whether Kafka 2.8 has a setting that this broker has not."""
+    return name in UNSUPPORTED or _UNSUPPORTED_OF_LISTENER.fullmatch(name) is not None
 
 
 def _with_endpoints(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:

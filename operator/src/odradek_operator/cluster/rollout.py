@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Final
 
+from odradek import config_loading
 from odradek_operator.cluster import listener_objects, listener_plan, zookeeper_plan
 from odradek_operator.cluster import objects as cluster_objects
 from odradek_operator.cluster.listener_plan import ListenerPlan, ListenerStep
@@ -486,8 +487,11 @@ def _warnings(
         text for one, text in sorted(view.unreadable.items()) if one not in spec.brokers
     ]:
         warn("ZnodeUnreadable", f"registrations of other brokers cannot be read: {_first(strange)}")
-    if spec.unknown_keys:
-        warn("UnknownKeys", f"unknown broker settings: {', '.join(spec.unknown_keys)}")
+    unsupported = [one for one in spec.unknown_keys if config_loading.is_unsupported(one)]
+    if unknown := [one for one in spec.unknown_keys if one not in unsupported]:
+        warn("UnknownKeys", f"unknown broker settings: {', '.join(unknown)}")
+    if unsupported:
+        warn("UnknownKeys", f"broker settings that are not supported: {', '.join(unsupported)}")
     if spec.lacks_coordinators:
         text = (
             "groups cannot keep offsets in Kafka: unless __consumer_offsets exists already, that "

@@ -101,7 +101,8 @@ class ClusterSpec:
 
     `zookeeper` is the connect string with the chroot, as Kafka writes it. The defaults are those of
     a topic that names no number of partitions or replicas. Without `listeners` there is one in
-    plain text on `port`, without `image` brokers have the operator's.
+    plain text on `port`, without `image` brokers have the operator's. Brokers ignore the settings
+    `unknown_keys`: they do not know or do not support them.
     """
 
     zookeeper: str
@@ -253,7 +254,7 @@ def parse_cluster(body: Body) -> ClusterSpec:
         config=config,
         default_partitions=int(config.get("num.partitions", "1")),
         default_replication_factor=int(config.get("default.replication.factor", "1")),
-        unknown_keys=tuple(config_loading.unknown_keys(config)),
+        unknown_keys=tuple(config_loading.ignored_keys(config)),
         rack_key=brokers.get("rackTopologyKey"),
         resources=brokers.get("resources", {}),
         node_selector=brokers.get("nodeSelector", {}),
