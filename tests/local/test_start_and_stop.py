@@ -84,6 +84,12 @@ def test_image_and_rollout_of_brokers_have_no_meaning_here(tmp_path: Path) -> No
     assert {"KafkaCluster.spec.image", "KafkaCluster.spec.rollout"} <= {*found}
 
 
+def test_reassignments_are_left_out_and_named(tmp_path: Path) -> None:
+    moves = resource("Reassignment", "r", clusterRef={"name": "main"}, mode="PreferredLeader")
+    found = resources.read(written(tmp_path, cluster(), moves))
+    assert "Reassignment r" in found.unused
+
+
 @pytest.mark.parametrize(
     ("documents", "said"),
     [
@@ -129,6 +135,7 @@ def test_image_and_rollout_of_brokers_have_no_meaning_here(tmp_path: Path) -> No
         ),
         ([cluster(), group(topicPattern="(")], "topicPattern"),
         ([cluster(), resource("User", "u", acls=[])], "User u: spec.acls is unknown; known are"),
+        ([cluster(), resource("Reassignment", "r", mode="Some")], "Reassignment r: spec.mode 'So"),
     ],
 )
 def test_mistakes_in_resources_are_one_line(

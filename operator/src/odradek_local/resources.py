@@ -35,6 +35,7 @@ _CRDS: Final = {
     "Topic": "topics.yaml",
     "ConsumerGroup": "consumergroups.yaml",
     "User": "users.yaml",
+    "Reassignment": "reassignments.yaml",
 }
 # As the API server has it (RFC 1123).
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -218,9 +219,9 @@ def _resources(documents: list[tuple[str, Any]]) -> LocalResources:
         if (kind, name) in seen:
             raise LocalError(f"{where} is there twice")
         seen.add((kind, name))
-        if kind == "User":
-            # Brokers are plain, and ask nobody who he is.
-            unused.append(f"User {name}")
+        if kind in ("User", "Reassignment"):
+            # Brokers are plain, and ask nobody who he is. Nobody carries out moves.
+            unused.append(f"{kind} {name}")
             continue
         unused += [f"{kind}.spec.{path}" for path in _UNUSED[kind] if _has(document["spec"], path)]
         try:
