@@ -15,10 +15,11 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
-from odradek_local import data_folder, java, plan, processes, resources
+from odradek_local import command, connector, data_folder, java, plan, processes, resources
 from odradek_local.data_folder import DataFolder
 from odradek_local.display import Display
 from odradek_local.errors import LocalError
@@ -298,6 +299,17 @@ def test_without_a_home_only_a_folder_that_is_given_is_used(
     with pytest.raises(LocalError, match=said):
         data_folder.default()
     assert DataFolder(tmp_path).option() == f" --data {tmp_path}"
+
+
+def test_help_says_what_moves_the_folder_of_the_data() -> None:
+    [data] = [one for one in command.local.params if one.name == "data"]
+    assert isinstance(data, click.Option)
+    assert "$XDG_STATE_HOME" in str(data.help)
+
+
+def test_the_guide_names_the_folder_into_which_spark_fetches_its_connector() -> None:
+    guide = (Path(__file__).parents[2] / "docs/commands.md").read_text()
+    assert f"from Maven Central to `{connector.FETCHED_TO}`" in guide
 
 
 def test_a_start_says_what_is_taken_and_what_dies_and_ends_whole(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ _data_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
     help="Where data and logs are; a later start goes on with them.  [default: "
-    "~/.local/state/odradek/local]",
+    "~/.local/state/odradek/local, or odradek/local in $XDG_STATE_HOME]",
 )
 
 
@@ -187,7 +187,10 @@ def _prepare(
     if left:
         display.note(f"ended {left} processes that a start which was killed had left")
     if chosen.jobs and connector.is_fetched(spark):
-        display.note("Spark fetches its Kafka connector from Maven Central into ~/.ivy2, once")
+        display.note(
+            f"Spark fetches its Kafka connector from Maven Central into {connector.FETCHED_TO}, "
+            "once"
+        )
     from odradek_local.cluster_run import ClusterRun
 
     return ClusterRun(wanted, chosen, folder, program, spark, display, signals)

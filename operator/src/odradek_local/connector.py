@@ -17,6 +17,8 @@ _OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 _ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _FETCH: Final = "--packages"
 _COORDINATES: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+# Since Spark 4.0, which has another version of Ivy.
+FETCHED_TO: Final = "~/.ivy2.5.2"
 
 
 def environment(given: str | None) -> Mapping[str, str]:
