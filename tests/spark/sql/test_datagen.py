@@ -100,6 +100,27 @@ def test_a_topic_that_is_deleted_meanwhile_is_said_in_one_line(
         writer.write(QUICKSTARTS["users"].records(7), None)
 
 
+class LackingProducer(KnowingProducer):
+    """A client of brokers that have no such topic, and create none."""
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=error)})
+
+
+def test_a_topic_that_nobody_creates_is_said_with_the_command_that_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producer, "Producer", LackingProducer)
+    monkeypatch.setattr(producer, "_CREATION_PATIENCE_S", -1.0)
+    with pytest.raises(producer.DatagenError) as refused:
+        producer.RecordWriter(BrokerAccess("localhost:1"), "users", "userid")
+    assert str(refused.value) == (
+        "topic users does not exist, and the brokers do not create it by themselves; "
+        "create it with: odradek topics create users --bootstrap-server localhost:1"
+    )
+
+
 def test_a_text_that_is_not_utf8_is_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         commands.check_utf8("--topic", "\udcff")

@@ -1,6 +1,7 @@
 """Writes generated records to a topic, at a rate."""
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterable
 from random import Random
@@ -82,6 +83,12 @@ class RecordWriter:
             if problem is None:
                 return
             if problem.code() not in _WHILE_CREATED or time.monotonic() > until:
+                if problem.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    arguments = shlex.join((self._topic, "--bootstrap-server", bootstrap))
+                    raise DatagenError(
+                        f"topic {self._topic} does not exist, and the brokers do not create it "
+                        f"by themselves; create it with: odradek topics create {arguments}"
+                    )
                 raise DatagenError(f"topic {self._topic} cannot be used: {problem.str()}")
             time.sleep(_RETRY_PAUSE_S)
 
