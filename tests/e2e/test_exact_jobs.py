@@ -268,7 +268,8 @@ def store(here: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Sto
 @pytest.fixture
 def zookeeper(kubectl: Kubectl) -> Iterator[KazooClient]:
     address = kubectl.get("service", "zookeeper")["spec"]["clusterIP"]
-    client = KazooClient(hosts=f"{address}:2181", timeout=60)
+    chroot = kubectl.get("kafkacluster", "main")["spec"]["zookeeper"]["chroot"]
+    client = KazooClient(hosts=f"{address}:2181{chroot}", timeout=60)
     client.start(60)
     yield client
     client.stop()

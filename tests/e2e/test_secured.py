@@ -134,7 +134,8 @@ def test_the_command_of_open_znodes_secures_them(kubectl: Kubectl, healthy: None
         return message
 
     status("Secured")
-    keeper = kubectl.get("kafkacluster", "main")["spec"]["zookeeper"]["connect"]
+    place = kubectl.get("kafkacluster", "main")["spec"]["zookeeper"]
+    keeper = place["connect"] + place["chroot"]
     tool = ("odradek", "zookeeper", "unsecure", "--zookeeper", keeper)
     kubectl("exec", "main-broker-0", "--", *tool)
     message = eventually(lambda: status("OpenZnodes"), "open znodes are seen")

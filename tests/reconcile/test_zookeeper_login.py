@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from kazoo.exceptions import NoAuthError
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from odradek.zk import access_files, acls
 from odradek.zk.client import Client
@@ -31,6 +32,7 @@ from tests.support.clients import create_topic
 from tests.support.kubectl import eventually
 from tests.support.ports import free_port
 from tests.support.secure_zookeeper import GREEK_PASSWORD, GREEK_USER, PASSWORD, USER
+from tests.support.znode_acls import SUPER
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -95,6 +97,22 @@ def mounted(login: Login, secret: str, folder: Path) -> Path:
     for name, text in texts(login.kube, login.namespace, secret).items():
         (folder / name).write_text(text)
     return folder
+
+
+def root_is_told(login: Login, cluster: str) -> None:
+    """Open the chroot of a cluster, see it told, and secure it again."""
+    chroot = login.chroot(cluster)
+    with login.zk.client() as admin:
+        admin.add_auth("digest", SUPER)
+        secured, _ = admin.get_acls(chroot)
+        assert not any(map(acls.is_open, secured))
+        admin.set_acls(chroot, OPEN_ACL_UNSAFE)
+        login.kubectl("annotate", "kafkacluster", cluster, "root=open", "--overwrite")
+        told = login.wait(cluster, "ZooKeeperSecured", "OpenZnodes")
+        assert "everybody may change /: run kubectl exec" in told["message"]
+        admin.set_acls(chroot, secured)
+        login.kubectl("annotate", "kafkacluster", cluster, "root=secured", "--overwrite")
+        login.wait(cluster, "ZooKeeperSecured", "Secured")
 
 
 def test_brokers_log_in_and_secure_znodes_and_others_read_them_without_a_login(
@@ -163,6 +181,9 @@ def test_brokers_log_in_and_secure_znodes_and_others_read_them_without_a_login(
                 stranger.set(path, b"{}")
         with pytest.raises(NoAuthError):
             stranger.get_children("/config/users")
+        with pytest.raises(NoAuthError):
+            stranger.delete("/controller")
+        root_is_told(login, "main")
 
         # The exporter has no login, and none of its pod's files has anything of the brokers'.
         found = login.kubectl.get("deployment", "main-lag-exporter")
@@ -328,10 +349,9 @@ def test_operator_secures_what_it_creates_for_a_cluster_that_is_new(login: Login
     eventually(login.pods("new", "127.0.0.1").stateful_set, "the StatefulSet", pause_s=0.2)
     client = login.stranger("new")
     try:
-        roots = {
-            path: client.get_acls(path)[0] for path in acls.SECURE_ROOTS if client.exists(path)
-        }
-        assert {"/config", "/kafka-acl"} <= roots.keys()
+        paths = (acls.ROOT, *acls.SECURE_ROOTS)
+        roots = {path: client.get_acls(path)[0] for path in paths if client.exists(path)}
+        assert {"/", "/config", "/kafka-acl"} <= roots.keys()
         assert [path for path, found in roots.items() if any(map(acls.is_open, found))] == []
         with pytest.raises(NoAuthError):
             client.get("/config/users/early")

@@ -64,10 +64,15 @@ def test_brokers_that_would_be_locked_out_stay_who_they_are() -> None:
     assert step(LOGIN, OTHER, OPEN).plan == ZooKeeperPlan(("b",))
     # One that has the former identity too is let in.
     assert step(SECURING, BOTH, CLOSED).plan == BOTH
+    # Who may not create below the root makes no controller.
+    assert "/ are secured" in step(LOGIN, OTHER, {"/": True, "/brokers": False}).refused
 
 
 def test_a_login_that_never_worked_can_be_replaced_at_once() -> None:
     assert step(SECURING, OTHER, {}, settled=False, alive=False) == ZooKeeperStep(OTHER)
+    # Somebody made the chroot for a login of theirs, and no broker was ever let in.
+    made = step(SECURING, OTHER, {"/": True}, settled=False, alive=False)
+    assert made == ZooKeeperStep(OTHER)
     assert step(SECURING, OTHER, CLOSED, settled=False, alive=False).refused
 
 
@@ -89,6 +94,8 @@ def test_condition_says_what_is_open() -> None:
 
     assert reason(CLOSED) == "Secured"
     assert reason({"/brokers": True, "/config": False}) == "OpenZnodes"
+    # The controller's znode is not secured as long as everybody may delete it.
+    assert reason({"/": False, "/brokers": True, "/controller": True}) == "OpenZnodes"
     assert reason(None) == "ZooKeeperUnreachable"
     assert reason(CLOSED, [marks[0], "former"]) == "Rolling"
     anonymous = zookeeper_plan.judge(

@@ -57,7 +57,7 @@ def _change_all(client: Client, zookeeper: str, *, secured: bool) -> None:
         roots = [root for root in acls.SECURE_ROOTS if client.exists(root) is not None]
         if znodes.TOPICS_PATH.rpartition("/")[0] not in roots:
             raise ToolError(f"there is no cluster at {zookeeper}: it has no /brokers")
-        _set(client, ["/"], secured=secured)
+        _set(client, [acls.ROOT], secured=secured)
         for root in roots:
             count = _change_tree(client, root, secured=secured)
             click.echo(f"{verb} {root}: {count} znodes")

@@ -32,6 +32,12 @@ SECURE_ROOTS = (
     "/kafka-acl-extended-changes",
 )
 """What `odradek zookeeper secure` secures, with all below it."""
+ROOT = "/"
+"""Kafka's root: the chroot, or `/` of the servers. The command secures it alone.
+
+ZooKeeper asks the ACL of the parent who may create and delete a znode: whoever may do that here
+takes `/controller` away, whatever its own ACL says.
+"""
 
 
 def of_new(path: str, *, secured: bool) -> Sequence[ACL]:

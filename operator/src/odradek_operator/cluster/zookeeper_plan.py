@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from odradek.zk import acls
 from odradek_operator.shared.objects import digest
 from odradek_operator.shared.status import Condition
 
@@ -94,7 +95,9 @@ def _why_locked_out(applied: ZooKeeperPlan, alive: bool, secured: Mapping[str, b
     """Return why brokers cannot become somebody else to ZooKeeper, or nobody."""
     if secured is None:
         return "ZooKeeper does not answer, and its znodes may be secured for the present login"
-    roots = _named([root for root, is_secured in secured.items() if is_secured])
+    # The root alone may be somebody else's: brokers have made nothing in it yet.
+    has_znodes = not secured.keys() <= {acls.ROOT}
+    roots = _named([root for root, is_secured in secured.items() if is_secured and has_znodes])
     if alive and applied.set_acl:
         return (
             "brokers secure what they create for the present login: first set setAcl to false, "

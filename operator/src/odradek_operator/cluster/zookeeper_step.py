@@ -115,8 +115,9 @@ def _secured(
     context: ReconcileContext, body: Body, wanted: ClusterSpec
 ) -> tuple[Mapping[str, bool] | None, str]:
     """Return which roots of znodes have ACLs, or why that is not known."""
+    roots = (acls.ROOT, *acls.SECURE_ROOTS)
     try:
-        return zookeeper_login.connected(context, body, wanted).secured(acls.SECURE_ROOTS), ""
+        return zookeeper_login.connected(context, body, wanted).secured(roots), ""
     except UnreachableError as error:
         log.info("%s", error)
         return None, str(error)
