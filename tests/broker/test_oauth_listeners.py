@@ -124,6 +124,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
             **issuer.settings("CLIENTS"),
             "inter.broker.listener.name": "PLAINTEXT",
             "odradek.metrics.port": str(metrics_port),
+            "odradek.oauthbearer.refused.principals": "User:odradek-*",
             "connection.failed.authentication.delay.ms": "1",
         }
         with Cluster(folder, 1, settings, kind=Tokens) as cluster:
@@ -200,6 +201,7 @@ def test_answers_are_those_of_kafka(setup: Setup) -> None:
     for wrong in (
         issuer.token("alice", iss="https://elsewhere"),
         issuer.token("alice", aud="others"),
+        issuer.token("odradek-operator"),
         issuer.token("alice") + "x",
         "a.b.c",
         "a",

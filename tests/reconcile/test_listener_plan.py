@@ -7,9 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odradek import config_loading
-from odradek_operator.cluster import listener_objects, listener_plan
-from odradek_operator.cluster.listener_objects import ListenerSetup
+from odradek.properties import load_properties, split_principals
+from odradek.security.tokens import may_name
+from odradek.values import parse_principal
+from odradek_operator.cluster import listener_objects, listener_plan, objects
+from odradek_operator.cluster.listener_objects import REFUSED_IN_TOKENS, ListenerSetup
 from odradek_operator.cluster.listener_plan import ListenerPlan, LostPlanError
+from odradek_operator.shared import cluster_access, cluster_secrets, cluster_spec
 from odradek_operator.shared.listener_spec import (
     ANONYMOUS,
     AuthorizationSpec,
@@ -222,3 +226,30 @@ def test_listener_for_tokens_is_one_that_brokers_start_with() -> None:
     assert sasl.oauth is not None
     assert (sasl.oauth.url, sasl.oauth.issuer) == (oauth.jwks_uri, oauth.issuer_uri)
     assert sasl.oauth.audiences == ("brokers",)
+
+
+def test_tokens_name_no_super_user_that_the_operator_made_nor_whom_users_refuse() -> None:
+    oauth = OauthSpec("https://issuer.test/keys", "https://issuer.test")
+    tokens = ListenerSpec("tokens", 9096, True, "oauth", oauth=oauth)
+    wanted = AuthorizationSpec(("User:admin", "User:ops"))
+    found = plan(SCRAM, MUTUAL, tokens, authorization=wanted)
+    setup = ListenerSetup(found, "main", frozenset(), ())
+    refused = split_principals(listener_objects.settings(setup)[REFUSED_IN_TOKENS])
+    supers = [parse_principal(one).name for one in listener_plan.super_users(found, "main")]
+    assert [one for one in supers if may_name(one, refused)] == ["admin", "ops"]
+    own = (cluster_secrets.EXPORTER_USER, cluster_secrets.CONSOLE_USER)
+    for name in (*own, cluster_access.job_user("n", "j"), parse_principal(ANONYMOUS).name):
+        assert not may_name(name, refused)
+    # An issuer may vouch for a super user of the spec. Whoever does not want that adds the name.
+    brokers = {"replicas": 1, "config": {REFUSED_IN_TOKENS: "User:admin;"}}
+    body = {
+        "kind": "KafkaCluster",
+        "metadata": {"name": "main"},
+        "spec": {"zookeeper": {"connect": "zk:2181"}, "brokers": brokers},
+    }
+    text = objects.server_properties(cluster_spec.parse_cluster(body), setup)
+    refused = split_principals(load_properties(text)[REFUSED_IN_TOKENS])
+    assert [one for one in supers if may_name(one, refused)] == ["ops"]
+    # Clusters without tokens have no such line, and need no restart.
+    plain = ListenerSetup(plan(SCRAM, MUTUAL, authorization=SIMPLE), "main", frozenset(), ())
+    assert REFUSED_IN_TOKENS not in listener_objects.settings(plain)

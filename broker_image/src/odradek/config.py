@@ -328,6 +328,8 @@ class BrokerConfig:
     one_replica_per_node: bool = key("odradek.one.replica.per.node", False, boolean)
     metrics_host: str = key("odradek.metrics.host", "", str)
     metrics_port: int = key("odradek.metrics.port", 0, integer(0, 65535))
+    # Users that no token of OAUTHBEARER may name; a * at the end is for any rest of a name.
+    refused_token_principals: str = key("odradek.oauthbearer.refused.principals", "", principals)
     queued_max_response_bytes: int = key(
         "odradek.queued.max.response.bytes", 67_108_864, integer(-1)
     )

@@ -7,6 +7,7 @@ learns the same as an error, as from Kafka. Why it is refused is for the log.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from odradek.listener_settings import SaslSettings
 from odradek.oauth_settings import OAUTHBEARER
@@ -14,16 +15,23 @@ from odradek.security import tls_contexts, tokens
 from odradek.security.authenticator import AuthenticationFailedError, Mechanism, Proof
 from odradek.security.jwks import Jwks
 from odradek.security.tokens import MalformedMessageError, TokenError, TokenIdentity
+from odradek.values import Principal
 
 _REFUSAL = '{"status":"invalid_token"}'
 
 
 class BearerTokens:
-    """What the exchanges of one listener share. Raises ConfigError for unusable stores."""
+    """What the exchanges of one listener share. Raises ConfigError for unusable stores.
 
-    def __init__(self, listener: str, settings: SaslSettings) -> None:
+    Tokens may not name who is `refused`, whatever their issuer says.
+    """
+
+    def __init__(
+        self, listener: str, settings: SaslSettings, refused: Iterable[Principal] = ()
+    ) -> None:
         assert settings.oauth is not None
         self.settings = settings.oauth
+        self._refused = tuple(refused)
         tls = settings.oauth_tls
         context = None if tls is None else tls_contexts.of_client(tls)
         self.jwks = Jwks(listener, self.settings, context)
@@ -39,7 +47,10 @@ class BearerTokens:
         if not keys:
             known = "" if math.isfinite(self.jwks.age_s) else "; there are no keys yet"
             raise TokenError(f"no key {header.kid!r} for {header.algorithm!r}{known}")
-        return tokens.check(token, header, keys, self.settings)
+        identity = tokens.check(token, header, keys, self.settings)
+        if not tokens.may_name(identity.user, self._refused):
+            raise TokenError(f"tokens may not name {identity.user!r}")
+        return identity
 
 
 class _Bearer:

@@ -14,6 +14,7 @@ from odradek.net.client import PeerSecurity
 from odradek.net.connection import Guard
 from odradek.net.handshakes import Handshakes
 from odradek.net.transport import Transport
+from odradek.properties import split_principals
 from odradek.security.authenticator import FindCredential, ListenerAuthentication
 from odradek.security.peers import ClientSecurity
 from odradek.values import ANONYMOUS, Principal
@@ -48,7 +49,8 @@ class BrokerSecurity:
                 if security.sasl.oauth is not None:
                     from odradek.security.bearer import BearerTokens
 
-                    self._bearer[name] = BearerTokens(name, security.sasl)
+                    refused = split_principals(config.refused_token_principals)
+                    self._bearer[name] = BearerTokens(name, security.sasl, refused)
                     start = self._bearer[name].start
                 self._sasl[name] = ListenerAuthentication(name, security.sasl, find, secret, start)
         self._inter_broker = config.inter_broker_listener_name

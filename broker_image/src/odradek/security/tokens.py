@@ -9,7 +9,7 @@ from the token alone, and only public keys count: `none` and the algorithms of s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.exceptions import PyJWTError
 
 from odradek.oauth_settings import OauthSettings
+from odradek.values import Principal
 
 LONGEST_TOKEN: Final = 64 * 1024
 # RFC 7518 wants no less.
@@ -211,6 +212,15 @@ def _user(name: object, settings: OauthSettings) -> str:
     if name != name.strip() or not name.isprintable():
         raise TokenError(f"claim {settings.user_claim} has characters that no name has")
     return name
+
+
+def may_name(user: str, refused: Iterable[Principal]) -> bool:
+    """Return whether tokens may name a user; a refused name may end with * for any rest."""
+    names = [one.name for one in refused if one.kind == "User"]
+    return not any(
+        user.startswith(name.removesuffix("*")) if name.endswith("*") else user == name
+        for name in names
+    )
 
 
 def _check_scopes(scopes: object) -> None:

@@ -28,6 +28,7 @@ EXPOSED: Final = "exposed"
 # Annotation of pods: what brokers were started with.
 HASH: Final = "odradek.io/listeners-hash"
 AUTHORIZER: Final = "kafka.security.authorizer.AclAuthorizer"
+REFUSED_IN_TOKENS: Final = "odradek.oauthbearer.refused.principals"
 
 # A certificate must prove the address that a broker advertises, which is known once its pod has a
 # node. `advertised` has @ where that address goes.
@@ -121,6 +122,7 @@ def settings(setup: ListenerSetup) -> dict[str, str]:
         found |= {prefix + name: text for name, text in own.items()}
     if urls := sorted({one.oauth.jwks_uri for one in plan.listeners if one.oauth is not None}):
         found[ALLOWED_URLS] = ",".join(urls)
+        found[REFUSED_IN_TOKENS] = ";".join(listener_plan.no_token_users(setup.cluster))
     if plan.authorization is not None:
         found |= {
             "authorizer.class.name": AUTHORIZER,

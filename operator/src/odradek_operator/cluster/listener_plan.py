@@ -239,9 +239,23 @@ def super_users(plan: ListenerPlan, cluster: str) -> tuple[str, ...]:
     if any(one.mechanism for one in plan.listeners):
         found += [f"User:{cluster_secrets.BROKER_USER}", f"User:{cluster_secrets.OPERATOR_USER}"]
     if any(one.authentication == TLS for one in plan.listeners):
-        operator = f"CN={cluster_secrets.OPERATOR_USER},O={cluster_secrets.ORGANIZATION}"
-        found += [f"User:{broker_principal(cluster)}", f"User:{operator}"]
+        found += [f"User:{one}" for one in _certificate_principals(cluster)]
     return tuple(dict.fromkeys(found))
+
+
+def no_token_users(cluster: str) -> tuple[str, ...]:
+    """Return the principals that no token may name, whatever listeners there are.
+
+    An issuer may let its users choose their names. Brokers and the operator are super users, and
+    so is everybody without authentication while brokers come from a listener without it.
+    """
+    own = (f"User:{one}" for one in _certificate_principals(cluster))
+    return (f"User:{cluster_secrets.RESERVED_PREFIX}*", ANONYMOUS, *own)
+
+
+def _certificate_principals(cluster: str) -> tuple[str, str]:
+    operator = f"CN={cluster_secrets.OPERATOR_USER},O={cluster_secrets.ORGANIZATION}"
+    return broker_principal(cluster), operator
 
 
 def why_not_secured(plan: ListenerPlan) -> Condition | None:

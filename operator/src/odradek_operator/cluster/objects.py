@@ -142,12 +142,18 @@ def server_properties(
 
     `shares` is whether a node may have several brokers.
     """
-    plain = {"listeners": f"PLAINTEXT://:{spec.port}"}
+    own = {"listeners": f"PLAINTEXT://:{spec.port}"}
+    if setup is not None:
+        own = listener_objects.settings(setup)
+    refused = listener_objects.REFUSED_IN_TOKENS
+    if refused in own and refused in spec.config:
+        # Users name more.
+        own[refused] += f";{spec.config[refused]}"
     values = {
         **spec.config,
         **({"odradek.one.replica.per.node": "true"} if shares else {}),
         "zookeeper.connect": spec.zookeeper,
-        **(plain if setup is None else listener_objects.settings(setup)),
+        **own,
         "log.dirs": f"{DATA_PATH}/data",
         "odradek.metrics.port": str(spec.metrics_port),
         **(zookeeper.settings if zookeeper is not None else {}),

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 from typing import Final
 
-# SCRAM users of each cluster. A User resource cannot have these names.
+# SCRAM users of each cluster, and those of jobs. No User resource and no token has a name that
+# begins so.
+RESERVED_PREFIX: Final = "odradek-"
 BROKER_USER: Final = "odradek-broker"
 OPERATOR_USER: Final = "odradek-operator"
 EXPORTER_USER: Final = "odradek-lag-exporter"
