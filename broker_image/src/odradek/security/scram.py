@@ -5,7 +5,8 @@ HMAC(salted password, "Server Key"). The client proves that it knows the salted 
 HMAC(salted password, "Client Key") XOR HMAC(StoredKey, all messages).
 
 A user who does not exist gets a salt too, the same each time from one broker, and is refused at
-the end only: so one broker alone tells no names.
+the end only. So one broker alone does not tell who exists among users with salts of NONCE_BYTES and
+MIN_ITERATIONS. Another salt or other iterations tell it, and so do two brokers.
 """
 
 from __future__ import annotations
