@@ -349,6 +349,12 @@ def test_tls_listener_takes_openssls_client(secured: Secured) -> None:
     assert "Protocol version: TLSv1.3" in said.stderr
 
 
+def test_log_names_listeners_on_which_passwords_can_be_read(secured: Secured) -> None:
+    log = secured.broker.log_text()
+    assert "listener SASLPLAIN has no TLS" in log
+    assert "listener SASLTLS has no TLS" not in log
+
+
 def test_expiry_of_the_certificate_is_told(secured: Secured) -> None:
     line = 'odradek_certificate_not_after_timestamp_seconds{listener="TLS"}'
     assert secured.metric(line) == secured.own.certificate.not_valid_after_utc.timestamp()

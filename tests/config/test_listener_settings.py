@@ -7,6 +7,7 @@ import pytest
 from odradek import config, config_loading, listener_settings, properties
 from odradek.listener_settings import PrincipalRule, principal_rules
 from odradek.oauth_settings import OauthSettings
+from odradek.server import preparation
 from tests.support.secure_broker import jaas
 
 REQUIRED = {"broker.id": "0", "zookeeper.connect": "localhost:2181"}
@@ -206,6 +207,24 @@ def test_tokens_that_nobody_could_check_are_refused_by_name(
     with pytest.raises(properties.ConfigError, match=reason) as refused:
         loaded({**TOKENS, **changes})
     assert "\n" not in str(refused.value)
+
+
+def test_listener_whose_clients_send_what_others_can_use_is_named_at_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def warned(values: dict[str, str]) -> list[str]:
+        caplog.clear()
+        preparation.warn_of_readable_secrets(loaded(values))
+        return [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+
+    after = "has no TLS: who reads its connections can use what clients of"
+    both = {**SASL, "sasl.enabled.mechanisms": "SCRAM-SHA-256,PLAIN"}
+    assert warned(both) == [f"listener SASL_PLAINTEXT {after} PLAIN send"]
+    assert warned(TOKENS) == [f"listener TOKENS {after} OAUTHBEARER send"]
+    with_tls = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,TOKENS:SASL_SSL"}
+    assert warned({**TOKENS, **STORE, **with_tls}) == []
+    assert warned({**TOKENS, "listener.name.tokens.sasl.enabled.mechanisms": "SCRAM-SHA-512"}) == []
+    assert warned({}) == []
 
 
 def test_connection_rate_of_a_listener_is_read() -> None:

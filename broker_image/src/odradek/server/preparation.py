@@ -17,6 +17,7 @@ from odradek.log.directory import LogDirError
 from odradek.log.manager import LogManager
 from odradek.log.partition import checkpoints
 from odradek.net.connection_quotas import ConnectionQuotas
+from odradek.oauth_settings import OAUTHBEARER
 from odradek.properties import split_principals
 from odradek.quarantine import Quarantines
 from odradek.security.acl_watcher import AclWatcher
@@ -96,6 +97,19 @@ async def authorizer(
     except (KazooException, ConnectionError) as failure:
         raise StartError(f"failed to read the ACLs: ZooKeeper: {describe(failure)}") from failure
     return found
+
+
+def warn_of_readable_secrets(config: BrokerConfig) -> None:
+    """Name the listeners on which clients send passwords or tokens as they are."""
+    for name, security in config.security.items():
+        if security.sasl is None or security.tls is not None:
+            continue
+        if sent := [one for one in security.sasl.mechanisms if one in ("PLAIN", OAUTHBEARER)]:
+            logger.warning(
+                "listener %s has no TLS: who reads its connections can use what clients of %s send",
+                name,
+                " and ".join(sent),
+            )
 
 
 def warn_of_lockout(listener: str, security: BrokerSecurity, authorizer: Authorizer | None) -> None:

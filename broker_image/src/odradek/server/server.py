@@ -174,6 +174,7 @@ class Server:
     async def _prepare(self, cleanup: contextlib.AsyncExitStack) -> None:
         """Make everything that the broker needs before others may know of it."""
         config = self._config
+        preparation.warn_of_readable_secrets(config)
         await self._open_session(cleanup)
         cluster_id = await preparation.cluster_id(self._session, config.log_dirs)
         settings = DynamicSettings(config, self._session, self._quarantines)
