@@ -307,6 +307,22 @@ def test_policy_of_zookeeper_admits_whom_the_values_name_to_its_clients_port_onl
     assert ports == [[{"port": "client"}]]
 
 
+def test_policy_of_zookeeper_admits_pods_of_the_operator_where_it_makes_them() -> None:
+    made = {"app.kubernetes.io/name": "odradek", "app.kubernetes.io/managed-by": "odradek-operator"}
+
+    def admitted(**values: str) -> list[Manifest]:
+        rendered = helm.template({"networkPolicy": {"enabled": True}, **values})
+        rules = one(rendered, "NetworkPolicy", "zookeeper")["spec"]["ingress"]
+        (rule,) = [rule for rule in rules if {"port": "client"} in rule["ports"]]
+        chosen = {"matchLabels": made}
+        found = [peer for peer in rule["from"] if peer.get("podSelector") == chosen]
+        return [peer["namespaceSelector"] for peer in found]
+
+    assert admitted() == [{}]
+    home = {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}
+    assert admitted(watchNamespace="shop") == [home]
+
+
 def test_only_whom_the_values_name_reaches_what_asks_nobody_to_log_in() -> None:
     peer = {"podSelector": {"matchLabels": {"app": "proxy"}}}
     served: Manifest = {"historyServer": {"enabled": True, "path": "s3a://b/c"}}
