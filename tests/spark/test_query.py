@@ -68,6 +68,11 @@ class FakeClient:
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 100)
 
+    def initial_offsets(
+        self, partitions: Iterable[TopicPartition], _: str | int
+    ) -> dict[TopicPartition, int]:
+        return self.start_offsets(partitions)
+
 
 class Runs(Query):
     """A query whose batches never end; a signal arrives during the first one."""
@@ -146,6 +151,32 @@ def test_batch_of_one_s_own_is_finished_before_partitions_that_came_along(tmp_pa
     progress = offsets.progress(LocalFolder(folder))
     assert progress is not None
     assert progress.pending
+
+
+class NewGroup(FakeMembership):
+    """A group that has read nothing yet, and notes each look for its offsets in a topic."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.looks: list[str] = []
+
+    def topic_records(self, _: Iterable[str]) -> dict[str, TopicRecord]:
+        return {}
+
+    def has_offsets(self, topic: str) -> bool:
+        self.looks.append(topic)
+        return False
+
+    def record_topics(self, *_: Collection[object]) -> None:
+        pass
+
+
+def test_new_group_looks_once_for_offsets_in_a_topic_of_many_partitions(tmp_path: Path) -> None:
+    member = NewGroup()
+    query = Runs(tmp_path / "checkpoint", member)
+    query.start({T0, T1})
+    assert query.runs == [{T0: 0, T1: 0}]
+    assert member.looks == ["t"]
 
 
 @pytest.mark.parametrize("finished", [1, 2])

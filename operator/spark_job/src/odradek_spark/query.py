@@ -332,11 +332,13 @@ class Query:
         """
         if not partitions:
             return {}
-        new = {
-            part
-            for part in partitions
-            if part.topic in known or self._member.has_offsets(part.topic)
+        # Once per topic: each look asks for the offsets of all its partitions.
+        read = {
+            topic
+            for topic in {part.topic for part in partitions}
+            if topic in known or self._member.has_offsets(topic)
         }
+        new = {part for part in partitions if part.topic in read}
         start: str | int = self._job.pipeline.starting_offsets
         if start not in ("earliest", "latest", "group"):
             start = config_loading.parse_timestamp_ms(str(start))
