@@ -14,11 +14,12 @@ from kazoo.exceptions import ConnectionLoss
 
 from odradek.values import TopicPartition
 from odradek_spark import __main__ as command
-from odradek_spark import config
+from odradek_spark import config, executors, sinks
 from odradek_spark import driver as module
 from odradek_spark.config import JobConfigError
 from odradek_spark.driver import Driver
 from odradek_spark.errors import JobError, JobStalledError
+from odradek_spark.pulse import QueryState
 from tests.support.spark_job import ENVIRONMENT, job_text, local_job
 
 
@@ -132,6 +133,58 @@ def test_offsets_are_renewed_when_it_is_time_though_the_lag_is_not_known(
     monkeypatch.setattr(config, "REFRESH_INTERVAL_S", 0)
     driver._watch(*cast(Any, (None, Renewing())))
     assert len(renewals) == 2
+
+
+class FakeSpark:
+    """A session without a Spark job."""
+
+    @property
+    def sparkContext(self) -> FakeSpark:
+        return self
+
+    def statusTracker(self) -> FakeSpark:
+        return self
+
+    def getActiveJobsIds(self) -> list[int]:
+        return []
+
+
+def test_batches_are_looked_at_while_the_rows_of_the_table_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A count waits for executors as any Spark job: the driver must not seem to hang meanwhile."""
+    driver = Driver(local_job(), ENVIRONMENT)
+    spark = cast(Any, FakeSpark())
+    counting, looked = threading.Event(), threading.Event()
+    looks: list[object] = []
+
+    def count(*_: object) -> int:
+        counting.set()
+        assert looked.wait(120)
+        driver._stop.set()
+        return 7
+
+    def observe(seen: object) -> None:
+        looks.append(seen)
+        if len(looks) == 2:
+            looked.set()
+
+    class Idle:
+        def state(self) -> QueryState:
+            return QueryState.IDLE
+
+    monkeypatch.setattr(sinks, "count_rows", count)
+    monkeypatch.setattr(executors, "registered", lambda _: 1)
+    monkeypatch.setattr(driver._pulse, "observe", observe)
+    monkeypatch.setattr(config, "REFRESH_INTERVAL_S", 0)
+    driver._batches = 1
+    counter = threading.Thread(target=driver._count_rows, args=(spark,))
+    counter.start()
+    assert counting.wait(120)
+    driver._observe(spark, cast(Any, Idle()))
+    counter.join(120)
+    assert driver.endpoint.status().table_rows == 7
+    assert driver.endpoint.status().executors == 1
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 1. Start the HTTP endpoint, so that the operator sees a starting driver.
 2. Wait for the group's topics, start Spark (first, without Kubernetes), register the member in
    ZooKeeper.
-3. Start a thread that measures the lag, and one that looks whether batches run (`pulse`).
+3. Start a thread that measures the lag, one that looks whether batches run (`pulse`), and one that
+   counts the rows of a table.
 4. Acquire the assignment and run a query over it: source -> views -> foreachBatch(sink, then
    commit). Repeat after every rebalance.
 
@@ -75,7 +76,6 @@ class Driver:
         self._stop = threading.Event()
         self._pulse = Pulse(job.batch_timeout_s)
         self._batches = 0
-        self._counted_batches = 0
         self._scale = executors.Scale(environment.executors_file, job.executor_instances)
         # Close functions, in the order in which their resources were opened.
         self._closers: list[Callable[[], object]] = []
@@ -148,6 +148,9 @@ class Driver:
         )
         observer.start()
         self._closers.append(lambda: observer.join(timeout=2 * config.REFRESH_INTERVAL_S))
+        # Not in the observer's thread: to count may take a Spark job, which waits for executors,
+        # or until a batch leaves it a core. It ends with Spark.
+        threading.Thread(target=self._count_rows, args=(spark,), name="rows", daemon=True).start()
         self._closers.append(self._stop.set)
         self._run_queries(query, member)
 
@@ -342,18 +345,28 @@ class Driver:
                     batch_running_s=self._pulse.batch_running_s,
                 )
                 self._update(executors_wanted=self._scale.follow(spark))
-                self._count_rows(spark)
             except Exception as error:
                 # Spark is stopping, or its JVM is gone, which the main thread notices too.
                 log.warning("failed to look at Spark: %s; retrying", sources.first_line(error))
             self._stop.wait(config.REFRESH_INTERVAL_S)
 
     def _count_rows(self, spark: SparkSession) -> None:
-        """Note how many rows the table has, if a batch was committed since the last time."""
-        batches = self._batches
-        if batches != self._counted_batches:
-            self._update(table_rows=sinks.count_rows(spark, self._job.sink))
-            self._counted_batches = batches
+        """Note how many rows the table has, after batches that were committed, until the end."""
+        counted = 0
+        while not self._stop.is_set():
+            batches = self._batches
+            if batches != counted:
+                try:
+                    self._update(table_rows=sinks.count_rows(spark, self._job.sink))
+                    counted = batches
+                except Exception as error:
+                    # The store does not answer, or Spark is stopping.
+                    if not self._stop.is_set():
+                        log.warning(
+                            "failed to count the rows of the table: %s; retrying",
+                            sources.first_line(error),
+                        )
+            self._stop.wait(config.REFRESH_INTERVAL_S)
 
     def _watch(self, client: DriverClient, member: membership.GroupMembership) -> None:
         """Measure the lag until the end. If a measurement fails, keep the last one and its time."""
