@@ -198,6 +198,19 @@ def test_new_partitions_and_matching_topics_change_the_share(side: Callable[...,
     assert len(one.take()) == 3
 
 
+def test_looks_at_the_group_leave_one_watch_per_znode(side: Callable[..., Side]) -> None:
+    one = side(pattern="t")
+    one.join()
+    for _ in range(5):
+        one.member.target_assignment()
+    kept = [
+        watches
+        for kind in ("_data_watchers", "_child_watchers")
+        for watches in getattr(one.client, kind).values()
+    ]
+    assert {len(watches) for watches in kept} == {1}
+
+
 def test_member_knows_whether_there_is_anything_beside_its_share(
     side: Callable[..., Side],
 ) -> None:

@@ -397,7 +397,11 @@ class GroupZnodes:
 
     def _watch(self, call: Callable[..., Any], path: str) -> Any:
         """Read one znode and watch it."""
-        return call(path, watch=lambda _: self._on_change()).get(timeout=_CALL_TIMEOUT_S)
+        # Always the same watch: kazoo keeps each other one until the znode changes.
+        return call(path, watch=self._tell_change).get(timeout=_CALL_TIMEOUT_S)
+
+    def _tell_change(self, _: object) -> None:
+        self._on_change()
 
     def _stat(self, path: str) -> Any:
         """Return a znode's stat, None if it does not exist. Leaves no watch."""
