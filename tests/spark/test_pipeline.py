@@ -275,6 +275,15 @@ def test_columns_named_as_the_sink_s_own_are_refused(spark: SparkSession) -> Non
     sinks.check(spark.sql("select 1 as batch_id"), config.ParquetSink("/data/x"), "complete")
 
 
+@pytest.mark.parametrize("name", ['n" int); drop table users; --', "n` int); drop table users; #"])
+def test_column_that_would_end_its_quotes_in_sql_is_refused(spark: SparkSession, name: str) -> None:
+    rows = spark.sql("select 1 as n").toDF(name)
+    with pytest.raises(config.JobConfigError, match="has a quotation mark or a backtick") as told:
+        sinks.check(rows, config.JdbcSink("jdbc:x", "t"), "append")
+    assert "\n" not in str(told.value)
+    sinks.check(rows, config.ConsoleSink(), "append")
+
+
 def test_repeated_batch_is_in_the_parquet_result_once(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "out"
     context = sink_context("append")

@@ -65,6 +65,7 @@ def check(result: DataFrame, sink: config.Sink, mode: str) -> None:
         case config.JdbcSink(upsert_keys=names):
             wanted = names
             reserved = jdbc.RESERVED_COLUMNS
+            jdbc.require_quotable(columns)
         case config.TopicSink(key=key):
             wanted = () if key is None else (key,)
     taken = [name for name in columns if name.lower() in reserved]

@@ -19,7 +19,7 @@ Tables of earlier releases have a column `odradek_batch`, which goes on to name 
 
 import hashlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ CREDENTIALS = Path("/etc/odradek/credentials")
 
 _WRITE, _PARTITION, _ATTEMPT = "odradek_write", "odradek_partition", "odradek_attempt"
 RESERVED_COLUMNS = frozenset({BATCH_COLUMN, _WRITE, _PARTITION, _ATTEMPT})
+_QUOTES = frozenset('"`')
 _NO_BATCH = -1
 
 _POSTGRESQL_DRIVER = "org.postgresql.Driver"
@@ -108,6 +109,19 @@ def credentials(folder: Path = CREDENTIALS) -> dict[str, str]:
         if path.exists():
             found[option] = path.read_text(encoding="utf-8").strip()
     return found
+
+
+def require_quotable(columns: Iterable[str]) -> None:
+    """Raise JobConfigError for a name that would end what Spark's dialects quote it with.
+
+    They escape nothing, and without a schema the names are those in the records: whoever may write
+    to the topic would write SQL.
+    """
+    refused = [name for name in columns if _QUOTES.intersection(name)]
+    if refused:
+        raise config.JobConfigError(
+            f"job.sink.jdbc: the name of column {refused[0]!r} has a quotation mark or a backtick"
+        )
 
 
 def _sql_state(error: Py4JJavaError) -> str | None:
