@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from odradek.values import TopicPartition
 from odradek.zk.consumers import TopicIncarnation
 from odradek_spark import config, offsets
-from odradek_spark.errors import JobError
+from odradek_spark.errors import JobError, JobStalledError
 from odradek_spark.group_znodes import TopicRecord
 from odradek_spark.query import Query
 from odradek_spark.sinks.parquet_store import ParquetStore
@@ -60,10 +60,13 @@ class FakeMembership:
 
 
 class FakeClient:
-    """A client of logs that have their first hundred records."""
+    """A client of logs that have their first hundred records, but for those before `begins`."""
+
+    def __init__(self) -> None:
+        self.begins: dict[TopicPartition, int] = {}
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(partitions, 0)
+        return {part: self.begins.get(part, 0) for part in partitions}
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 100)
@@ -87,13 +90,13 @@ class Runs(Query):
         self.stop = threading.Event()
         self.runs: list[dict[TopicPartition, int]] = []
         anything = cast(Any, None)
-        client = cast(Any, FakeClient())
+        self.logs = FakeClient()
         super().__init__(
             replace(local_job(), sink=sink or config.ParquetSink(str(out or folder / "out"))),
             LocalFolder(folder),
             anything,
             cast(Any, member),
-            client,
+            cast(Any, self.logs),
             anything,
             self.stop,
         )
@@ -151,6 +154,34 @@ def test_batch_of_one_s_own_is_finished_before_partitions_that_came_along(tmp_pa
     progress = offsets.progress(LocalFolder(folder))
     assert progress is not None
     assert progress.pending
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("written", [False, True])
+def test_records_that_are_gone_are_missed_unless_the_sink_has_their_batch(
+    tmp_path: Path, written: bool, stateful: bool
+) -> None:
+    """The driver died before it committed, and a log got shorter before the next one began."""
+    folder = checkpoint(tmp_path / "checkpoint", [{"0": 5, "1": 5}, {"0": 9, "1": 9}], finished=1)
+    (folder / "metadata").write_text('{"id": "q"}')
+    if stateful:
+        (folder / "state" / "0").mkdir(parents=True)
+    out = tmp_path / "out"
+    store = ParquetStore(out, "append", "q", 1)
+    for number in range(2 if written else 1):
+        store.finish(store.begin(number))
+    member = FakeMembership({T0: 5, T1: 5})
+    query = Runs(folder, member, out)
+    query.logs.begins[T1] = 7
+    if not written:
+        with pytest.raises(JobStalledError, match=r"DataTruncated: .*2 records are gone"):
+            query.start({T0, T1})
+        assert (query.runs, member.commits) == ([], [])
+        return
+    query.start({T0, T1})
+    assert query.runs == [{T0: 9, T1: 9}]
+    assert member.stored == {T0: 9, T1: 9}
+    assert offsets.progress(LocalFolder(folder)) == offsets.CheckpointProgress(1, {T0: 9, T1: 9})
 
 
 class NewGroup(FakeMembership):

@@ -42,7 +42,7 @@ from odradek_spark import (
     topic_guard,
 )
 from odradek_spark.broker_client import DriverClient
-from odradek_spark.errors import FencedError, JobError
+from odradek_spark.errors import FencedError, JobError, JobStalledError
 from odradek_spark.pulse import QueryState
 from odradek_spark.sinks.parquet_store import StorePathError
 from odradek_spark.storage import EmptyFolder, StorageFolder
@@ -120,7 +120,7 @@ class Query:
             offsets.discard(self._checkpoint)
             known = None
         known = self._migrate(known, assigned)
-        admission = self._guard.admit(assigned, offsets.own_offsets(known))
+        admission = self._admit(known, assigned)
         committed = admission.committed
         stateful = self.keeps_state = offsets.has_state(self._checkpoint)
         if known is not None and admission.lost:
@@ -253,18 +253,37 @@ class Query:
 
     def _commit_executed(
         self, known: offsets.CheckpointProgress, assigned: Collection[TopicPartition]
-    ) -> None:
+    ) -> bool:
         """Commit a batch that is in the sink, whose driver died before it could.
 
-        The next checkpoint does not know it.
+        Return whether there was one.
         """
         if self._checkpoint.read("metadata") is None:
             # A driver that died while it deleted the checkpoint has done so.
-            return
+            return False
         committed = self._member.committed(assigned)
         is_own = offsets.is_own_pending(known, assigned, committed)
-        if is_own and self._holds(known.batch_id):
-            self._member.commit(known.ends, config.COMMIT_DEADLINE_S)
+        if not is_own or not self._holds(known.batch_id):
+            return False
+        self._member.commit(known.ends, config.COMMIT_DEADLINE_S)
+        return True
+
+    def _admit(
+        self, known: offsets.CheckpointProgress | None, assigned: Collection[TopicPartition]
+    ) -> topic_guard.AdmittedStart:
+        """Return what the start may rely on, as `TopicGuard.admit` does.
+
+        Records that are gone were read if the sink has their batch: it is committed, and not run
+        again.
+        """
+        own = offsets.own_offsets(known)
+        try:
+            return self._guard.admit(assigned, own)
+        except JobStalledError as error:
+            is_truncated = error.reason == topic_guard.DATA_TRUNCATED
+            if known is None or not is_truncated or not self._commit_executed(known, assigned):
+                raise
+        return self._guard.admit(assigned, own)
 
     def _batch_starts(self) -> Mapping[TopicPartition, int]:
         """Return where the batch begins that Spark planned last; empty if it is finished."""
