@@ -94,6 +94,31 @@ def test_idle_query_ends_when_its_topic_was_made_anew(changed: str | None) -> No
     assert kept is (changed is None)
 
 
+def test_start_that_fails_at_once_is_tried_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Driver(local_job(), ENVIRONMENT)
+    done: list[str] = []
+
+    class Assigned:
+        def acquire_assignment(self, *_: object) -> frozenset[TopicPartition]:
+            return frozenset({TopicPartition("t", 0)})
+
+    class Refused:
+        def start(self, _: object) -> None:
+            done.append("start")
+            if done.count("start") == 2:
+                driver._stop.set()
+            raise KafkaException("the group is not yours")
+
+        def finish(self) -> None:
+            done.append("finish")
+
+    monkeypatch.setattr(driver._stop, "wait", lambda _: done.append("pause"))
+    driver._run_queries(cast(Any, Refused()), cast(Any, Assigned()))
+    assert done == ["start", "pause", "finish"] * 2
+
+
 def test_driver_tells_which_topics_it_waits_for_until_they_exist(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

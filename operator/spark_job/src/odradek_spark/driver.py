@@ -286,6 +286,7 @@ class Driver:
                 log.warning("%s", error)
             except group_znodes.TRANSIENT as error:
                 log.warning("group %s: transient error, retrying: %r", self._job.group, error)
+                self._stop.wait(_START_PAUSE_S)  # a refusal comes at once
             except (membership.OwnedElsewhereError, membership.CommitError) as error:
                 raise JobError(str(error)) from error
             query.finish()
