@@ -18,7 +18,7 @@ from odradek_spark import config, executors, sinks
 from odradek_spark import driver as module
 from odradek_spark.config import JobConfigError
 from odradek_spark.driver import Driver
-from odradek_spark.errors import JobError, JobStalledError
+from odradek_spark.errors import FencedError, JobError, JobStalledError
 from odradek_spark.pulse import QueryState
 from tests.support.spark_job import ENVIRONMENT, job_text, local_job
 
@@ -157,6 +157,34 @@ def test_offsets_are_renewed_when_it_is_time_though_the_lag_is_not_known(
     monkeypatch.setattr(module, "_RENEWAL_INTERVAL_S", 0.0)
     monkeypatch.setattr(config, "REFRESH_INTERVAL_S", 0)
     driver._watch(*cast(Any, (None, Renewing())))
+    assert len(renewals) == 2
+
+
+def test_driver_looks_at_its_group_when_a_later_one_keeps_it_from_renewing_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The later one died before it registered: no znode told of it that is watched."""
+    driver = Driver(local_job(), ENVIRONMENT)
+    renewals = []
+
+    class Fenced:
+        changed = threading.Event()
+
+        def renew_offsets(self) -> None:
+            renewals.append(1)
+            if len(renewals) == 2:
+                driver._stop.set()
+            raise FencedError("a later driver of group g has started")
+
+    def measure(*_: object) -> None:
+        raise KafkaException("no broker")
+
+    monkeypatch.setattr(driver, "_measure", measure)
+    monkeypatch.setattr(module, "_RENEWAL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(config, "REFRESH_INTERVAL_S", 0)
+    member = Fenced()
+    driver._watch(*cast(Any, (None, member)))
+    assert member.changed.is_set()
     assert len(renewals) == 2
 
 

@@ -52,7 +52,7 @@ from odradek_spark import (
     topic_guard,
 )
 from odradek_spark.broker_client import DriverClient
-from odradek_spark.errors import JobError
+from odradek_spark.errors import FencedError, JobError
 from odradek_spark.kafka_offsets import KafkaOffsets
 from odradek_spark.pulse import Activity, Pulse
 from odradek_spark.query import Query
@@ -394,6 +394,10 @@ class Driver:
                 self._job.group,
                 failures.meaning(error),
             )
+            return False
+        except FencedError as error:
+            log.warning("group %s: failed to renew offsets: %s", self._job.group, error)
+            member.changed.set()  # the main thread looks, too, and ends
             return False
         return True
 
