@@ -146,6 +146,25 @@ def test_offsets_that_outlived_their_topic_are_known_until_they_are_written_agai
     assert one.member.former_commits([T0, T1]) == {T0}
 
 
+def test_age_of_commits_takes_one_look_at_each_topic(
+    side: Callable[..., Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = side()
+    one.join()
+    one.member.commit({T0: 5, T1: 7}, deadline_s=120)
+    looks: list[str] = []
+    stat = group_znodes.GroupZnodes._stat
+
+    def note(of_group: group_znodes.GroupZnodes, path: str) -> object:
+        looks.append(path)
+        return stat(of_group, path)
+
+    monkeypatch.setattr(group_znodes.GroupZnodes, "_stat", note)
+    assert one.member.former_commits([T0, T1]) == set()
+    offset_paths = [consumers.offset_path(GROUP, "t", number) for number in (0, 1)]
+    assert sorted(looks) == sorted([znodes.topic_path("t"), *offset_paths])
+
+
 def test_member_that_could_not_register_does_so_when_it_takes_its_share(
     side: Callable[..., Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:

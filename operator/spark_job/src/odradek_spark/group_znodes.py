@@ -309,7 +309,8 @@ class GroupZnodes:
     def former_offsets(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions whose offset was written before their topic was created."""
         asked = list(partitions)
-        topics = {part.topic: self._stat(znodes.topic_path(part.topic)) for part in asked}
+        names = {part.topic for part in asked}
+        topics = {topic: self._stat(znodes.topic_path(topic)) for topic in names}
         found = set()
         for part in asked:
             topic = topics[part.topic]
