@@ -63,9 +63,9 @@ class DriverClient:
             topics = tuple(consumers.topics_matched(re.compile(pattern), found))
         return sorted(
             TopicPartition(name, number)
-            for name, topic in found.items()
-            if topic.error is None and name in topics
-            for number in topic.partitions
+            for name in found.keys() & topics
+            if found[name].error is None
+            for number in found[name].partitions
         )
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
