@@ -80,6 +80,7 @@ def test_trigger_is_a_time_or_available_now(text: str, milliseconds: int | None)
     [
         ({"group": "no/slash"}, "group"),
         ({"group": None}, "group"),
+        ({"group": ".."}, "group '..' is not a group's name"),
         ({"bootstrap": ""}, "bootstrap is missing"),
         ({"topics": [], "topicPattern": None}, "topics and topicPattern"),
         ({"topicPattern": "a.*"}, "topics and topicPattern"),

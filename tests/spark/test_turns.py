@@ -240,6 +240,17 @@ def test_batches_are_looked_at_while_the_rows_of_the_table_are_counted(
     assert driver.endpoint.status().executors == 1
 
 
+def test_job_file_that_is_no_text_is_refused_in_one_line(tmp_path: Path) -> None:
+    job = tmp_path / "job.json"
+    job.write_bytes(b'{"group": "\xff"}')
+    environment = {"ODRADEK_JOB": str(job), "ODRADEK_SPARK_MASTER": "local[2]"}
+    result = CliRunner().invoke(command.main, env=environment)
+    assert result.exit_code == 2
+    *before, line = result.stderr.splitlines()
+    assert not any("Traceback" in one for one in before)
+    assert line.startswith("odradek-spark: cannot read the job file: 'utf-8' codec")
+
+
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [

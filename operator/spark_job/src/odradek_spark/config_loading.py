@@ -102,6 +102,8 @@ def parse_job(text: str, environment: Environment) -> Job:
         raise JobConfigError(f"offsetStore {store!r} is not one of {ZOOKEEPER}, {KAFKA}, {BOTH}")
     claim = root.text("claimName", None)
     group = root.matching("group", _TOPIC)
+    if group in (".", ".."):
+        raise JobConfigError(f"group {group!r} is not a group's name")
     sink = _parse_sink(spec.section("sink"), environment)
     checkpoint = _parse_checkpoint(root, group, environment)
     event_log = None

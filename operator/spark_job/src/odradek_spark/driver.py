@@ -424,7 +424,7 @@ def load(path: str, environment: config.Environment) -> config.Job:
     """Read the job file. Raises JobConfigError."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise config.JobConfigError(f"cannot read the job file: {error}") from error
     return config_loading.parse_job(text, environment)
 
