@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own
 from pyspark.sql.avro.functions import to_avro
 
 from odradek_spark import config, config_loading, pipeline, show, sinks, sources
+from odradek_spark.broker_access import BrokerAccess
 from odradek_spark.errors import JobError
 from odradek_spark.sinks import console, jdbc
 from odradek_spark.sinks.parquet import compact, write_batch
@@ -273,6 +274,15 @@ def test_columns_named_as_the_sink_s_own_are_refused(spark: SparkSession) -> Non
         with pytest.raises(config.JobConfigError, match=f"column {name} has a name"):
             sinks.check(rows, sink, "append")
     sinks.check(spark.sql("select 1 as batch_id"), config.ParquetSink("/data/x"), "complete")
+
+
+def test_record_that_is_no_json_adds_no_column_to_a_schema_that_is_inferred(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = raw(spark, '{"n": 1}', "no JSON")
+    monkeypatch.setattr(sources, "_sample", lambda *_: sample)
+    found = sources.infer_schema(spark, BrokerAccess("b:1"), ["t"])
+    assert found.fieldNames() == ["n"]
 
 
 @pytest.mark.parametrize("name", ['n" int); drop table users; --', "n` int); drop table users; #"])

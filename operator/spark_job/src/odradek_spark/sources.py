@@ -42,6 +42,8 @@ UNREADABLE_TIME = (
 )
 
 _INFERRED_SCHEMA = "inferred_schema.ddl.json"
+# What Spark infers of a record that is no JSON object.
+_INFERRED_CORRUPT = "_corrupt_record"
 _NOT_IDENTIFIER = re.compile(r"\W", re.ASCII)
 
 # A broker restart takes tens of seconds and must not fail the query. The driver requests offsets up
@@ -168,7 +170,8 @@ def infer_schema(spark: SparkSession, brokers: BrokerAccess, topics: Iterable[st
     encoder = spark._jvm.org.apache.spark.sql.Encoders.STRING()  # type: ignore[union-attr]
     dataset = getattr(text._jdf, "as")(encoder)
     inferred = spark._jsparkSession.read().json(dataset).schema().json()
-    return StructType.fromJson(json.loads(inferred))
+    fields = StructType.fromJson(json.loads(inferred)).fields
+    return StructType([field for field in fields if field.name != _INFERRED_CORRUPT])
 
 
 def _sample(spark: SparkSession, brokers: BrokerAccess, topics: Iterable[str]) -> DataFrame:

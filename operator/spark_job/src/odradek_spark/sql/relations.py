@@ -26,7 +26,6 @@ from odradek_spark.sql.catalog import Relation
 from odradek_spark.sql.errors import SqlError
 
 TEXT_SCHEMA = StructType([StructField("value", StringType())])
-_INFERRED_CORRUPT = "_corrupt_record"
 _COUNTS = "records left out of "
 # A person waits: the limits are shorter than those of a job.
 _PATIENCE = {
@@ -79,13 +78,12 @@ def infer(spark: SparkSession, brokers: BrokerAccess, topic: str) -> StructType:
         raise SqlError(
             f"topic {topic} has no record to infer columns from; name them in CREATE"
         ) from error
-    fields = [field for field in schema.fields if field.name != _INFERRED_CORRUPT]
-    if not fields:
+    if not schema.fields:
         raise SqlError(f"topic {topic} has no JSON objects; try format='text', or name the columns")
-    problem = _problem_of_names(StructType(fields))
+    problem = _problem_of_names(schema)
     if problem is not None:
         raise SqlError(f"in the JSON of topic {topic}, {problem}; name the columns in CREATE")
-    return StructType(fields)
+    return schema
 
 
 def quoted(name: str) -> str:
