@@ -184,6 +184,53 @@ def test_records_that_are_gone_are_missed_unless_the_sink_has_their_batch(
     assert offsets.progress(LocalFolder(folder)) == offsets.CheckpointProgress(1, {T0: 9, T1: 9})
 
 
+class Deleted(FakeMembership):
+    """A group whose topic `gone` somebody deleted."""
+
+    def incarnations(self, topics: Iterable[str]) -> dict[str, TopicIncarnation]:
+        return super().incarnations(topic for topic in topics if topic != "gone")
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("written", [False, True])
+def test_batch_in_the_sink_does_not_come_again_because_one_of_its_topics_is_gone(
+    tmp_path: Path, written: bool, stateful: bool
+) -> None:
+    """The driver died before it committed a batch over two topics that match a pattern."""
+    folder = checkpoint(tmp_path / "checkpoint", [{"0": 5}, {"0": 9}], finished=1)
+    for number in range(2):
+        path = folder / "offsets" / str(number)
+        path.write_text(path.read_text().replace('{"t": ', '{"gone": {"0": 3}, "t": '))
+    (folder / "metadata").write_text('{"id": "q"}')
+    if stateful:
+        (folder / "state" / "0").mkdir(parents=True)
+    out = tmp_path / "out"
+    store = ParquetStore(out, "append", "q", 1)
+    for number in range(2 if written else 1):
+        store.finish(store.begin(number))
+    member = Deleted({T0: 5})
+    query = Runs(folder, member, out)
+    query.start({T0})
+    assert query.runs == [{T0: 9 if written else 5}]
+    assert member.stored == {T0: 9 if written else 5}
+
+
+@pytest.mark.parametrize(("committed", "begun"), [(5, 9), (9, 9), (0, 0), (7, 7)])
+def test_batch_in_the_sink_does_not_come_again_in_the_partitions_that_are_left(
+    tmp_path: Path, committed: int, begun: int
+) -> None:
+    """The driver died before it committed, and the next one reads fewer; or there was a reset."""
+    folder = checkpoint(tmp_path / "checkpoint", [{"0": 5, "1": 5}, {"0": 9, "1": 9}], finished=1)
+    (folder / "metadata").write_text('{"id": "q"}')
+    out = tmp_path / "out"
+    store = ParquetStore(out, "append", "q", 1)
+    for number in range(2):
+        store.finish(store.begin(number))
+    query = Runs(folder, FakeMembership({T0: committed}), out)
+    query.start({T0})
+    assert query.runs == [{T0: begun}]
+
+
 class NewGroup(FakeMembership):
     """A group that has read nothing yet, and notes each look for its offsets in a topic."""
 

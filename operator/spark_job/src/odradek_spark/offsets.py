@@ -175,6 +175,25 @@ def is_own_pending(
     )
 
 
+def uncommitted_ends(
+    known: CheckpointProgress,
+    assigned: Collection[TopicPartition],
+    committed: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Return where the pending batch ends in those of its partitions that are still assigned.
+
+    Leave out what is committed already. Empty without a pending batch, and if somebody moved the
+    group's offset in one of them.
+    """
+    ends = {part: end for part, end in known.ends.items() if part in assigned}
+    is_untouched = known.pending and all(
+        committed.get(part) in (None, known.starts.get(part), end) for part, end in ends.items()
+    )
+    if not is_untouched:
+        return {}
+    return {part: end for part, end in ends.items() if committed.get(part) != end}
+
+
 def resume_offsets(
     known: CheckpointProgress | None,
     assigned: Collection[TopicPartition],

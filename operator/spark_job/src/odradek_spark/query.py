@@ -5,7 +5,8 @@ checkpoint with the group's offsets. If both agree, Spark resumes by itself and 
 batch, unless all of it is committed. Otherwise the next batch begins at the group's offsets. It
 skips a pending batch then, because its records belong to their new owners. It finishes the batch
 first if nobody else read its partitions, because the sink may have it, and if the query has state,
-because that may include the batch. So records are read twice if a
+because that may include the batch. Of a batch that it skips, and that the sink has, it commits the
+partitions that are left to it. So records are read twice if a
 member died between sink and commit and others took over, as with every consumer of a group, and no
 record is lost.
 
@@ -19,6 +20,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from confluent_kafka import KafkaException
 from py4j.protocol import Py4JJavaError
@@ -261,11 +263,10 @@ class Query:
         if self._checkpoint.read("metadata") is None:
             # A driver that died while it deleted the checkpoint has done so.
             return False
-        committed = self._member.committed(assigned)
-        is_own = offsets.is_own_pending(known, assigned, committed)
-        if not is_own or not self._holds(known.batch_id):
+        ends = offsets.uncommitted_ends(known, assigned, self._member.committed(assigned))
+        if not ends or not self._holds(known.batch_id):
             return False
-        self._member.commit(known.ends, config.COMMIT_DEADLINE_S)
+        self._member.commit(ends, config.COMMIT_DEADLINE_S)
         return True
 
     def _admit(
@@ -273,17 +274,25 @@ class Query:
     ) -> topic_guard.AdmittedStart:
         """Return what the start may rely on, as `TopicGuard.admit` does.
 
-        Records that are gone were read if the sink has their batch: it is committed, and not run
-        again.
+        A batch that is in the sink is committed first where it cannot run again: its records are
+        gone, or some of its partitions are not assigned any more.
         """
         own = offsets.own_offsets(known)
         try:
-            return self._guard.admit(assigned, own)
+            admission = self._guard.admit(assigned, own)
         except JobStalledError as error:
             is_truncated = error.reason == topic_guard.DATA_TRUNCATED
             if known is None or not is_truncated or not self._commit_executed(known, assigned):
                 raise
-        return self._guard.admit(assigned, own)
+            return self._guard.admit(assigned, own)
+        # Of a topic made anew there was a reset, whose offsets count as they are.
+        topics = {part.topic for part in assigned}
+        is_reset = any(part.topic in topics for part in admission.lost)
+        if known is None or set(known.ends) <= set(assigned) or is_reset:
+            return admission
+        if not self._commit_executed(known, assigned):
+            return admission
+        return replace(admission, committed=self._member.committed(assigned))
 
     def _batch_starts(self) -> Mapping[TopicPartition, int]:
         """Return where the batch begins that Spark planned last; empty if it is finished."""
