@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 from kazoo.exceptions import ConnectionLoss
 
 from odradek.values import TopicPartition
+from odradek.zk.znodes import ZnodeError
 from odradek_spark import __main__ as command
 from odradek_spark import config, executors, sinks
 from odradek_spark import driver as module
@@ -92,6 +93,27 @@ def test_idle_query_ends_when_its_topic_was_made_anew(changed: str | None) -> No
 
     kept = driver._keeps_assignment(cast(Any, Idle()), cast(Any, member))
     assert kept is (changed is None)
+
+
+def test_assignment_that_cannot_be_read_is_looked_at_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Driver(local_job(), ENVIRONMENT)
+    done: list[str] = []
+
+    class Unreadable(FakeMembership):
+        def is_assignment_current(self) -> bool:
+            done.append("look")
+            if done.count("look") == 2:
+                driver._stop.set()
+            raise ZnodeError("/consumers/g/ids/x", "is not JSON")
+
+    member = Unreadable(others_own=True, is_assignment_current=True)
+    member.changed.set()
+    monkeypatch.setattr(driver._stop, "wait", lambda _: done.append("pause"))
+    # It has no partitions, and so no query that would wait.
+    assert not driver._await_rebalance(None, cast(Any, member))
+    assert done == ["look", "pause"] * 2
 
 
 def test_start_that_fails_at_once_is_tried_again_after_a_pause(

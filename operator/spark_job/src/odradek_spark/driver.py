@@ -324,6 +324,7 @@ class Driver:
                 "group %s: failed to read the assignment: %r; retrying", self._job.group, error
             )
             member.changed.set()
+            self._stop.wait(_WAIT_SLICE_S)  # nothing else waits while there is no query
             return True
 
     def _on_batch(self, number: int, seconds: float, keeps_state: bool) -> None:
