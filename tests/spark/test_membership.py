@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import ConnectionLoss, NoNodeError
 
 from odradek.values import BrokerId, TopicPartition
 from odradek.zk import consumers, znodes
@@ -197,6 +197,29 @@ def test_members_share_by_range_and_a_newcomer_waits_for_what_is_given_up(
     names = [each.member.consumer_id for each in (one, two, three)]
     wanted = dict(zip("0123", (names[0], names[0], names[1], names[2]), strict=True))
     assert owners(one.client) == {part: f"{name}-0" for part, name in wanted.items()}
+
+
+def test_claim_without_an_answer_does_not_keep_the_partition_from_its_next_owner(
+    side: Callable[..., Side], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = side("a"), side("b")
+    claim = group_znodes.GroupZnodes.claim
+    lost: list[TopicPartition] = []
+
+    def claim_and_lose_the_answer(
+        of_group: group_znodes.GroupZnodes, partition: TopicPartition
+    ) -> bool:
+        is_mine = claim(of_group, partition)
+        if partition == T1 and not lost:
+            lost.append(partition)
+            two.member.join()
+            raise ConnectionLoss
+        return is_mine
+
+    monkeypatch.setattr(group_znodes.GroupZnodes, "claim", claim_and_lose_the_answer)
+    assert one.join() == {T0}
+    assert owners(one.client) == {"0": f"{one.member.consumer_id}-0"}
+    assert two.take() == {T1}
 
 
 def test_new_partitions_and_matching_topics_change_the_share(side: Callable[..., Side]) -> None:

@@ -91,6 +91,8 @@ class GroupMembership:
         self._topics: tuple[str, ...] = ()
         self._others_own = False
         self._claimed: set[TopicPartition] = set()
+        # Claims without an answer: the member owns the partition, or does not.
+        self._unanswered: set[TopicPartition] = set()
         self._last_known: dict[TopicPartition, int] = {}
         self._closed = threading.Event()
         # How often the registration was lost, and how many of these losses `_restore` handled.
@@ -184,7 +186,7 @@ class GroupMembership:
                 now_assigned = self.target_assignment()
                 if now_assigned != target:
                     target, deadline = now_assigned, time.monotonic() + patience_s
-                self.release(self.owned - target)
+                self._release_but(target)
                 reason = self.claim(target)
                 if reason is None:
                     return target
@@ -195,7 +197,7 @@ class GroupMembership:
                 reason = f"ZooKeeper does not answer: {error!r}"
                 deadline = time.monotonic() + patience_s
             if time.monotonic() >= deadline:
-                self.release(self.owned)
+                self._release_but(frozenset())
                 raise OwnedElsewhereError(reason)
             if reason != logged:
                 log.info("group %s: failed to claim partitions: %s; retrying", self._group, reason)
@@ -208,7 +210,10 @@ class GroupMembership:
         claimed: list[TopicPartition] = []
         with self._lock:
             for partition in sorted(set(partitions) - self._claimed):
-                if not self._znodes.claim(partition):
+                self._unanswered.add(partition)
+                is_mine = self._znodes.claim(partition)
+                self._unanswered.discard(partition)
+                if not is_mine:
                     self.release(claimed)
                     owner = self._znodes.owner(partition)
                     return f"{partition} of group {self._group} is owned by {owner}"
@@ -222,7 +227,12 @@ class GroupMembership:
             for partition in sorted(partitions):
                 self._znodes.delete_own(self._znodes.owner_path(partition))
                 self._claimed.discard(partition)
+                self._unanswered.discard(partition)
                 self._last_known.pop(partition, None)
+
+    def _release_but(self, kept: frozenset[TopicPartition]) -> None:
+        with self._lock:
+            self.release((self._claimed | self._unanswered) - kept)
 
     def member_count(self) -> int:
         """Return the number of the group's members."""
