@@ -148,7 +148,7 @@ def test_values_that_would_shut_everybody_out_are_refused(values: helm.Manifest)
 
 def test_sessions_that_servers_would_not_start_with_are_refused() -> None:
     for values in ({"tickTimeMs": 30001}, {"maxSessionTimeoutMs": 3999}):
-        with pytest.raises(helm.HelmError, match="must be at least twice zookeeper.tickTimeMs"):
+        with pytest.raises(helm.HelmError, match=r"must be at least twice zookeeper\.tickTimeMs"):
             helm.template({"zookeeper": values})
     assert helm.template({"zookeeper": {"tickTimeMs": 30000}})
 

@@ -218,7 +218,7 @@ def test_escapes_of_json_are_the_characters_that_they_mean() -> None:
     found = checked(schema, {"text": halves, halves: "a"}, "spec")
     assert found == {"text": "\U0001f600", "\U0001f600": "a"}
     for wrong in ({"text": "\ud83d"}, {"\ud83d": "a"}):
-        with pytest.raises(SchemaError, match="^spec.* is not Unicode text"):
+        with pytest.raises(SchemaError, match=r"^spec.* is not Unicode text"):
             checked(schema, wrong, "spec")
 
 

@@ -144,7 +144,7 @@ def test_the_lease_is_renewed_after_an_error_that_nobody_expects(
 class NoToken(Recorder):
     """The token cannot be read now."""
 
-    def param_serialize(self, _method: str, _resource: str, **_fields: object) -> tuple[str, str]:
+    def param_serialize(self, method: str, resource: str, **_fields: object) -> tuple[str, str]:
         raise OSError(24, "Too many open files")
 
 
