@@ -122,7 +122,7 @@ def test_a_partition_without_replicas_holds_up_no_plan(fields: dict[str, Any]) -
 def test_brokers_that_keep_replicas_are_named_once_all_waits_for_them() -> None:
     lagging = PartitionView((0, 1), frozenset({0}), 0)
     left = decide(ReassignmentView({**DONE, P[0]: lagging}, ALL - {1}, None))
-    assert not (left.submit or left.ended or left.missing)
+    assert not any((left.submit, left.ended, left.missing))
     assert left.absent == {1}
     more = decide(ReassignmentView({**DONE, P[0]: lagging, P[1]: BEFORE[P[1]]}, ALL - {1}, None))
     assert (more.submit, more.absent) == ({P[1]: (3, 2)}, frozenset())
