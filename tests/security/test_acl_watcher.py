@@ -129,6 +129,25 @@ async def test_changes_are_known_after_the_session_was_lost(
     await until(lambda: entries(watcher) == (READ,))
 
 
+async def test_changes_are_known_after_somebody_removed_the_parent_of_notices(
+    session: Session, start: Start
+) -> None:
+    watcher = await start()
+    for entry in (READ, WRITE):
+        await acl_changes.add(session, ORDERS, [entry])
+    await until(lambda: entries(watcher) == (READ, WRITE))
+    parent = acl_znodes.LITERAL_CHANGES_PATH
+    for name in await session.children(parent):
+        await session.delete(f"{parent}/{name}")
+    await session.delete(parent)
+    while await session.exists(parent) is None:
+        await asyncio.sleep(0.01)
+    await acl_changes.remove(session, ORDERS, lambda one: one == READ)
+    # Its number is lower than that of the last notice.
+    await until(lambda: entries(watcher) == (WRITE,))
+    await until(lambda: watcher.age_s == 0)
+
+
 async def test_age_grows_while_zookeeper_is_away_and_the_last_acls_count(
     sessions: OpenSession, server: zookeeper.Server, start: Start
 ) -> None:

@@ -28,7 +28,14 @@ from odradek.security.decisions import Acls
 from odradek.zk import registration, znodes
 from odradek.zk.changes import NOTICE_LIFETIME_MS, delete_notice
 from odradek.zk.payload import fits_an_answer
-from odradek.zk.session import NoNodeError, Session, SessionExpiredError, SessionState, WatchEvent
+from odradek.zk.session import (
+    NoNodeError,
+    Session,
+    SessionExpiredError,
+    SessionState,
+    WatchEvent,
+    WatchKind,
+)
 from odradek.zk.znodes import ZnodeError
 
 DENY_ALL = AclEntry(EVERYBODY, PermissionType.DENY, AclOperation.ALL)
@@ -62,6 +69,8 @@ class AclWatcher:
         self._last = dict.fromkeys(acl_znodes.CHANGES_PATHS, -1)
         # When each notice was created: it is read once, though there may be thousands.
         self._created_ms: dict[str, int] = {}
+        # Parents of notices that somebody removed.
+        self._removed: set[str] = set()
         self._stale_since_s: float | None = None
         self._fired = asyncio.Event()
         self._reading = asyncio.Lock()
@@ -121,7 +130,9 @@ class AclWatcher:
         else:
             self._note_stale()
 
-    def _note_watch(self, _: WatchEvent) -> None:
+    def _note_watch(self, event: WatchEvent) -> None:
+        if event.kind is WatchKind.DELETED:
+            self._removed.add(event.path)
         self._fired.set()
 
     async def _catch_up(self) -> list[str]:
@@ -135,7 +146,7 @@ class AclWatcher:
                 for number, name in numbers
                 if number > self._last[parent]
             ]
-            changed = None if reload else await self._changed(new)
+            changed = None if reload or self._reload else await self._changed(new)
             if changed is None:
                 await self._load()
             else:
@@ -152,12 +163,31 @@ class AclWatcher:
     async def _list(self, parent: str) -> list[tuple[int, str]]:
         """Return (number, name) of the notices, and watch for more."""
         found = []
-        for name in await self._session.children(parent, self._note_watch):
+        for name in await self._names(parent):
             try:
                 found.append((znodes.parse_sequence(name, acl_znodes.CHANGE_PREFIX), name))
             except ZnodeError:
                 continue  # not a notice
         return found
+
+    async def _names(self, parent: str) -> list[str]:
+        """Return the names of all children of a parent, which is made again if somebody removed it.
+
+        In one that was the numbers begin anew, and changes may have gone unseen.
+        """
+        while True:
+            if parent in self._removed:
+                self._removed.discard(parent)
+                self._last[parent] = -1
+                self._created_ms.clear()
+                self._reload = True
+                self._fired.set()
+            try:
+                return await self._session.children(parent, self._note_watch)
+            except NoNodeError:
+                logger.warning("%s was removed; making it again", parent)
+                self._removed.add(parent)
+                await self._session.ensure(parent)
 
     async def _changed(self, paths: list[str]) -> set[ResourcePattern] | None:
         """Return the patterns that notices name, None if there is one that cannot be read.
