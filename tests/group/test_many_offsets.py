@@ -209,6 +209,20 @@ async def test_a_deletion_that_waited_through_the_end_of_the_leadership_writes_n
     coordinator.close()
 
 
+async def test_a_deletion_that_the_end_of_the_leadership_broke_off_is_not_told_as_done() -> None:
+    """The next coordinator has the rest of the offsets, and the group."""
+    replicas = FastReplicas()
+    coordinator = await filled(replicas)
+    deleting = asyncio.create_task(coordinator.deletion.delete_group("g"))
+    while not replicas.sizes:
+        await asyncio.sleep(0)
+    replicas.partition.leadership_generation += 1
+    coordinator.refresh()
+    assert await deleting is ErrorCode.NOT_COORDINATOR
+    assert len(replicas.sizes) == 1
+    coordinator.close()
+
+
 async def test_a_refused_commit_of_very_many_is_freed_in_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

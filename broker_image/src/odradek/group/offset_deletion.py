@@ -227,7 +227,7 @@ class OffsetDeletion:
                 going = [each for each in few if not stays(each)]
                 whole = whole and len(going) == len(few)
                 error = await self._delete_piece(shard, group, going, whole=False)
-                if error is not ErrorCode.NONE or shard.retired:
+                if error is not ErrorCode.NONE:
                     return error
                 await slices.pause()
             return await self._delete_piece(shard, group, (), whole=whole)
