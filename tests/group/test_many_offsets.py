@@ -136,6 +136,29 @@ async def test_a_group_is_deleted_whole_or_not_at_all_for_its_clients() -> None:
     coordinator.close()
 
 
+async def test_members_stay_and_the_group_is_stored_while_offsets_are_deleted() -> None:
+    replicas, clock = FastReplicas(), Clock()
+    coordinator = await filled(replicas, clock)
+    joined = await coordinator.join("g", join())
+    _, group = coordinator.find("g")
+    assert group is not None
+    member = group.members[joined.member_id]
+    async with coordinator._shards.withheld("g"):
+        member.deadline_ms = 0
+        beat = coordinator.heartbeat("g", joined.member_id, None, joined.generation)
+        assert beat is ErrorCode.NONE
+        assert member.deadline_ms > 0
+        member.deadline_ms = 0
+        clock.now_ms += 1
+        coordinator._expire(group)
+        while coordinator._shards._tasks:
+            await asyncio.sleep(0)
+    assert replicas.sizes == [1], "that it has no members"
+    [shard] = coordinator._shards.loaded()
+    assert shard.empty_since_ms == {"g": clock.now_ms}
+    coordinator.close()
+
+
 async def test_single_offsets_are_deleted_piece_by_piece() -> None:
     replicas = FastReplicas()
     coordinator = await filled(replicas)

@@ -71,7 +71,7 @@ class GroupAppends:
     async def store_group(self, group: Group, record: tuple[bytes, bytes | None]) -> ErrorCode:
         """Write a group's membership, encoded by `offsets.encode_group`."""
         try:
-            shard = self._shards.of(group.group_id)
+            shard = self._shards.of_members(group.group_id)
         except KafkaError as refusal:
             return refusal.code
         error, _ = await self.append(shard, [record])

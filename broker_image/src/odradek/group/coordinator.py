@@ -120,7 +120,7 @@ class GroupCoordinator:
 
         self._shards.spawn(store())
         try:
-            since = self._shards.of(group.group_id).empty_since_ms
+            since = self._shards.of_members(group.group_id).empty_since_ms
         except KafkaError:
             return
         if group.members:
@@ -260,13 +260,17 @@ class GroupCoordinator:
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
         """Handle Heartbeat."""
+        if not group_id:
+            return ErrorCode.INVALID_GROUP_ID
         try:
-            group = self._group(group_id)
+            group = self._shards.of_members(group_id).groups.get(group_id)
         except KafkaError as error:
             # With "loading" a client would stop consuming. Its session starts again anyway.
             if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return ErrorCode.NONE
             return error.code
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
         return group.heartbeat(member_id, instance_id, generation, self._clock_ms())
 
     def leave(

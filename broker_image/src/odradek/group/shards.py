@@ -74,8 +74,15 @@ class Shards(LedShards[Shard]):
 
     def of(self, group_id: str) -> Shard:
         """As of any shard; a group that begins anew, or is withheld, is loading too."""
+        shard = self.of_members(group_id)
+        if group_id in self._withheld:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard
+
+    def of_members(self, group_id: str) -> Shard:
+        """As `of`, but a withheld group is not loading: its members stay, and it is stored."""
         shard = super().of(group_id)
-        if group_id in self._paused or group_id in self._withheld:
+        if group_id in self._paused:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return shard
 
