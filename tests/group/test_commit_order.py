@@ -310,6 +310,21 @@ async def test_offsets_of_an_active_group_stay_while_it_may_read_the_topic(
     coordinator.close()
 
 
+@pytest.mark.parametrize("size", [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE])
+async def test_a_group_too_large_to_be_stored_is_not_told_to_be_a_commit(size: ErrorCode) -> None:
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    spec = JoinSpec("", None, "c", "/h", 10_000, 10_000, "consumer", (("range", b""),), False)
+    joined = await coordinator.join("g", spec)
+    syncing = asyncio.create_task(
+        coordinator.sync("g", joined.member_id, None, joined.generation, (None, None), {})
+    )
+    await run_ready_callbacks()
+    replicas.appends[-1].set_result(size)
+    assert (await syncing).error is ErrorCode.UNKNOWN_SERVER_ERROR
+    coordinator.close()
+
+
 @pytest.mark.parametrize(
     ("delay_ms", "metadata", "kept"),
     [

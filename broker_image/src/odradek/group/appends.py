@@ -5,6 +5,7 @@ Offsets and memberships count once they are written with acks=all.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from odradek.group.shard import Shard
 from odradek.group.shards import Shards
 from odradek.log.records import records
 from odradek.log.records.batch import Origin
+from odradek.net.rare_log import RareLog
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.values import OFFSETS_TOPIC, TopicPartition
 
@@ -34,6 +36,9 @@ _FOR_CLIENTS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
+_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+
+_rare_log = RareLog(logging.getLogger(__name__))
 
 
 def error_for_clients(error: ErrorCode) -> ErrorCode:
@@ -69,10 +74,23 @@ class GroupAppends:
         return outcome
 
     async def store_group(self, group: Group, record: tuple[bytes, bytes | None]) -> ErrorCode:
-        """Write a group's membership, encoded by `offsets.encode_group`."""
+        """Write a group's membership, encoded by `offsets.encode_group`.
+
+        One that is too large has an error of its own, as in Kafka: it is no commit.
+        """
         try:
             shard = self._shards.of_members(group.group_id)
         except KafkaError as refusal:
             return refusal.code
-        error, _ = await self.append(shard, [record])
-        return error
+        outcome = await self.append_unmapped(shard, records.make([record], self._now_ms()))
+        if outcome.error in _TOO_LARGE:
+            _rare_log.log(
+                logging.ERROR,
+                "failed to store group %.80s: its %d members take more than one batch of %s may "
+                "have (max.message.bytes)",
+                group.group_id,
+                len(group.members),
+                OFFSETS_TOPIC,
+            )
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        return error_for_clients(outcome.error)
