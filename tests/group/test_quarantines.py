@@ -183,6 +183,29 @@ async def test_a_group_that_cannot_be_stored_answers_its_members(
     coordinator.close()
 
 
+async def test_a_restarted_static_member_is_answered_if_its_group_cannot_be_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    coordinator = await loaded()
+    spec = replace(MEMBER, instance_id="i")
+    async with asyncio.timeout(60):
+        joined = await coordinator.join(SICK, spec)
+        synced = await coordinator.sync(
+            SICK, joined.member_id, "i", joined.generation, (None, None), {}
+        )
+    assert synced.error is ErrorCode.NONE
+
+    async def store(*arguments: Any) -> ErrorCode:
+        raise UNFORESEEN
+
+    monkeypatch.setattr(coordinator.appends, "store_group", store)
+    async with asyncio.timeout(60):
+        again = await coordinator.join(SICK, spec)
+    assert again.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert coordinator.quarantines.totals()["group"] == 1
+    coordinator.close()
+
+
 @pytest.mark.parametrize("step", ["join", "sync", "leave", "encode", "answer"])
 async def test_a_request_that_breaks_off_in_a_group_starts_that_group_anew(
     monkeypatch: pytest.MonkeyPatch, step: str

@@ -114,8 +114,12 @@ class GroupCoordinator:
 
         async def store() -> None:
             with self._shards.restarting(group):
-                outcome = await self.appends.store_group(group, record)
-                done(outcome, self._clock_ms())
+                outcome = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                try:
+                    outcome = await self.appends.store_group(group, record)
+                finally:
+                    # A static member that joins again waits for nothing else.
+                    done(outcome, self._clock_ms())
                 self._schedule(group)
 
         self._shards.spawn(store())
