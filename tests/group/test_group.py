@@ -350,6 +350,20 @@ def test_new_member_first_gets_an_id_if_its_client_supports_it() -> None:
     assert world.joined["b"].error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_ids_that_nobody_joins_with_expire_together() -> None:
+    """Each expiry looks at all of them, and there may be very many."""
+    world = World()
+    for number in range(900):
+        world.advance(1)
+        world.join(str(number), requires_known_id=True)
+    expiries = 0
+    while (deadline := world.group.next_deadline_ms) is not None:
+        world.group.expire(deadline)
+        expiries += 1
+    assert not world.group.pending
+    assert expiries == 1
+
+
 def test_restarted_static_member_keeps_its_assignment_without_a_rebalance() -> None:
     world = World()
     world.join("a", instance_id="i")

@@ -21,6 +21,11 @@ from odradek.protocol.errors import ErrorCode
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """The session timeout of a new member while it waits for its first rebalance."""
 
+PENDING_STEP_MS = 1000
+"""Ids that nobody has joined with yet expire together, once per second at most: each time all ids
+and members are looked at, and anybody may ask for any number of ids, each at another moment.
+"""
+
 LARGEST_GENERATION = 2**31 - 1
 
 CONSUMER_PROTOCOL = "consumer"
@@ -159,7 +164,8 @@ class Group:
         if spec.instance_id is not None and spec.instance_id in self.members.static_members:
             self._replace_static(spec, member_id, now_ms, reply)
         elif spec.requires_known_id and spec.instance_id is None:
-            self.pending[member_id] = now_ms + spec.session_timeout_ms
+            until_ms = now_ms + spec.session_timeout_ms
+            self.pending[member_id] = until_ms + -until_ms % PENDING_STEP_MS
             self._note_deadline(self.pending[member_id])
             reply(JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
