@@ -19,10 +19,16 @@ async def init_producer_id(
 ) -> InitProducerIdResponse:
     """Return a new id with epoch 0, also to a producer that names its previous id and epoch; to one
     with a transactional id, its id with the next epoch (KIP-360).
+
+    A producer that has hung up may have asked again, and would fence itself.
     """
     if (request.producer_id == NO_ID) is not (request.producer_epoch == NO_EPOCH):
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH)
     if request.transactional_id is not None:
+        if not context.is_connected():
+            return InitProducerIdResponse(
+                error_code=ErrorCode.NETWORK_EXCEPTION, producer_epoch=NO_EPOCH
+            )
         return await _of_transactional_id(
             broker, request, request.transactional_id, context.version
         )
