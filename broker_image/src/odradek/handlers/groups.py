@@ -8,7 +8,7 @@ from collections.abc import Generator
 from odradek import slices
 from odradek.coordination.partitioning import partition_of
 from odradek.group.group import Group
-from odradek.group.members import JoinSpec
+from odradek.group.members import JoinResult, JoinSpec
 from odradek.group.states import GroupState
 from odradek.handlers import authorization, automatic_topics
 from odradek.handlers.context import Broker, RequestContext
@@ -82,7 +82,11 @@ async def join_group(
         protocols=tuple(protocols),
         requires_known_id=context.version >= 4,
     )
-    joined = await broker.groups.join(request.group_id, spec)
+    if context.is_connected():
+        joined = await broker.groups.join(request.group_id, spec)
+    else:
+        # Read late. A static member would fence its successor; of others each is waited for.
+        joined = JoinResult(ErrorCode.NETWORK_EXCEPTION, request.member_id)
     del spec
     slices.discard(protocols)
     return messages.JoinGroupResponse(
