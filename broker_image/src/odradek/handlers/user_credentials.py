@@ -204,8 +204,9 @@ async def _apply(broker: Broker, user: str, wanted: list[Change]) -> None:
         try:
             await broker.session.multi(admin.change_config("users", name, entries, version))
         except TransactionFailedError as failure:
-            overtaken = isinstance(failure.error, BadVersionError | NodeExistsError | NoNodeError)
-            if failure.index == 0 and overtaken:
+            overtaken = isinstance(failure.error, BadVersionError | NodeExistsError)
+            removed = isinstance(failure.error, NoNodeError) and version is not None
+            if failure.index == 0 and (overtaken or removed):
                 continue
             raise _unavailable(failure.error) from failure
         except KazooException as failure:
