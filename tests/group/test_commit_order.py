@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from odradek import config_loading, slices
+from odradek.group import offset_deletion
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinSpec
 from odradek.group.offsets import CommittedOffset
@@ -419,6 +420,34 @@ async def test_commits_after_a_topic_deletion_belong_to_the_new_topic() -> None:
     for group in "gh":
         _, found = await coordinator.commits.committed(group)
         assert found[PARTITION].offset == 1
+    coordinator.close()
+
+
+async def test_a_deletion_that_ends_first_leaves_another_what_it_has_to_spare(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(offset_deletion, "GROUPS_AT_ONCE", 1)
+    replicas = SlowReplicas()
+    coordinator = await loaded(replicas)
+    former = committing(coordinator, 3, group="h")
+    await run_ready_callbacks()
+    replicas.appends[-1].set_result(ErrorCode.NONE)
+    await former
+    coordinator.forget_partitions({PARTITION})
+    await run_ready_callbacks()
+    assert not replicas.appends[-1].done(), "it deletes the offset of g"
+    coordinator.forget_partitions({TopicPartition("nobody reads it", 0)})
+    await run_ready_callbacks()
+    commit = committing(coordinator, 1, group="h")
+    await run_ready_callbacks()
+    while settled := [one for one in replicas.appends if not one.done()]:
+        for one in settled:
+            one.set_result(ErrorCode.NONE)
+        await run_ready_callbacks()
+    assert await commit == {PARTITION: ErrorCode.NONE}
+    assert await offset_of_g(coordinator) is None
+    _, found = await coordinator.commits.committed("h")
+    assert found[PARTITION].offset == 1
     coordinator.close()
 
 

@@ -146,7 +146,8 @@ class OffsetDeletion:
                 if shard.loaded:
                     await self._forget_in(shard, deleted, since)
         finally:
-            self._since_deletions.remove(since)
+            # Not `remove`: another that has noted the same is equal.
+            self._since_deletions = [one for one in self._since_deletions if one is not since]
             slices.discard(deleted)
 
     async def _forget_in(
