@@ -7,6 +7,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from odradek.group import offset_deletion
 from odradek.group.coordinator import GroupCoordinator
 from odradek.group.members import JoinSpec
 from odradek.group.offsets import CommittedOffset
+from odradek.group.shard import Shard
 from odradek.group.states import GroupState
 from odradek.log.records.batch import Origin
 from odradek.protocol.errors import ErrorCode
@@ -448,6 +450,36 @@ async def test_a_deletion_that_ends_first_leaves_another_what_it_has_to_spare(
     assert await offset_of_g(coordinator) is None
     _, found = await coordinator.commits.committed("h")
     assert found[PARTITION].offset == 1
+    coordinator.close()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_offsets_of_a_topic_deleted_while_its_groups_are_loaded_go(
+    monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """But not in a later leadership: those may be of the topic made anew."""
+    replicas = SlowReplicas()
+    read, load = asyncio.Event(), Shard.load
+
+    async def load_late(self: Shard, *arguments: Any) -> None:
+        await read.wait()
+        self.offsets["g"] = {PARTITION: CommittedOffset(7, "", 0)}
+        await load(self, *arguments)
+
+    monkeypatch.setattr(Shard, "load", load_late)
+    coordinator = new_coordinator(replicas)
+    await run_ready_callbacks()
+    coordinator.forget_partitions({PARTITION})
+    await run_ready_callbacks()
+    if lost:
+        replicas.partition.leadership_generation += 1
+        coordinator.refresh()
+    read.set()
+    await run_ready_callbacks()
+    for tombstones in replicas.appends:
+        tombstones.set_result(ErrorCode.NONE)
+    await run_ready_callbacks()
+    assert await offset_of_g(coordinator) == (7 if lost else None)
     coordinator.close()
 
 

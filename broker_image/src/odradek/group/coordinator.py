@@ -32,6 +32,7 @@ from odradek.values import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.config import BrokerConfig
+    from odradek.group.shard import Shard
     from odradek.replica.partition import Partition
 
 TICK_S = 1.0
@@ -82,6 +83,7 @@ class GroupCoordinator:
             self._new_group,
             self._schedule,
             self._cancel_timer,
+            self._go_on,
             clock_ms,
             self.quarantines,
         )
@@ -98,6 +100,9 @@ class GroupCoordinator:
             clock_ms,
             now_ms,
         )
+
+    def _go_on(self, shard: Shard) -> None:
+        self.deletion.go_on(shard)  # which is made with the shards
 
     def _new_group(self, group_id: str) -> Group:
         return Group(
@@ -155,6 +160,7 @@ class GroupCoordinator:
 
     def forget_partitions(self, deleted: set[TopicPartition]) -> None:
         """Drop the committed offsets of deleted partitions, in the background; empty the set."""
+        self.deletion.put_off(deleted)
         self._shards.spawn(self.deletion.forget_partitions(deleted))
 
     def close(self) -> None:

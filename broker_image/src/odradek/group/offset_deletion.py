@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from odradek import slices
 from odradek.group import offsets as schemas
@@ -22,6 +24,9 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.quarantine import Quarantines, Work
 from odradek.values import TopicPartition
 
+if TYPE_CHECKING:
+    from odradek.replica.partition import Partition
+
 logger = logging.getLogger(__name__)
 
 DELETED_AT_ONCE = 1000
@@ -29,6 +34,23 @@ DELETED_AT_ONCE = 1000
 
 GROUPS_AT_ONCE = 50
 """Groups whose offsets of deleted partitions are deleted at the same time."""
+
+CommitsSince: TypeAlias = dict[str, list[Collection[TopicPartition]]]
+"""What groups commit while partitions are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PutOff:
+    """The partitions that were deleted while a shard of one leadership was loaded."""
+
+    source: Partition
+    leadership_generation: int
+    deleted: list[AbstractSet[TopicPartition]]
+
+    def is_of(self, shard: Shard) -> bool:
+        """Return whether a shard is of that leadership."""
+        generation = shard.leadership_generation
+        return self.source is shard.source and self.leadership_generation == generation
 
 
 class OffsetDeletion:
@@ -39,7 +61,8 @@ class OffsetDeletion:
         self._appends = appends
         self._quarantines = quarantines
         # The commits since each deletion of partitions that is under way began.
-        self._since_deletions: list[dict[str, list[Collection[TopicPartition]]]] = []
+        self._since_deletions: list[CommitsSince] = []
+        self._put_off: dict[int, _PutOff] = {}
 
     def note_commit(self, group_id: str, partitions: Collection[TopicPartition]) -> None:
         """Note that a group commits: deletions of partitions under way spare these offsets."""
@@ -133,22 +156,57 @@ class OffsetDeletion:
             yield
         return found
 
+    def put_off(self, deleted: AbstractSet[TopicPartition]) -> None:
+        """Note deleted partitions for the shards that are loaded now: what they have of these is
+        not known yet. It must be done at once: who leads later may have offsets of new topics.
+        """
+        loading = {shard.partition: shard for shard in self._shards.all() if not shard.loaded}
+        former, self._put_off = self._put_off, {}
+        if not loading:
+            return
+        kept = frozenset(deleted)
+        for index, shard in loading.items():
+            known = former.get(index)
+            before = known.deleted if known is not None and known.is_of(shard) else []
+            generation = shard.leadership_generation
+            self._put_off[index] = _PutOff(shard.source, generation, [*before, kept])
+
+    def go_on(self, shard: Shard) -> None:
+        """Drop what was put off from a shard that is loaded, and has served no request yet."""
+        found = self._put_off.pop(shard.partition, None)
+        if found is not None and found.is_of(shard):
+            since: CommitsSince = {}
+            self._since_deletions.append(since)
+            self._shards.spawn(self._forget_each(shard, found.deleted, since))
+
+    async def _forget_each(
+        self, shard: Shard, each: Iterable[AbstractSet[TopicPartition]], since: CommitsSince
+    ) -> None:
+        try:
+            for deleted in each:
+                await self._forget_in(shard, deleted, since)
+        finally:
+            self._end(since)
+
     async def forget_partitions(self, deleted: set[TopicPartition]) -> None:
         """Drop the committed offsets of deleted partitions, and empty the set.
 
         A topic created again has other records at those offsets: its readers would skip them. Its
         own offsets, committed while this goes on, stay.
         """
-        since: dict[str, list[Collection[TopicPartition]]] = {}
+        since: CommitsSince = {}
         self._since_deletions.append(since)
         try:
             for shard in self._shards.all():
                 if shard.loaded:
                     await self._forget_in(shard, deleted, since)
         finally:
-            # Not `remove`: another that has noted the same is equal.
-            self._since_deletions = [one for one in self._since_deletions if one is not since]
+            self._end(since)
             slices.discard(deleted)
+
+    def _end(self, since: CommitsSince) -> None:
+        # Not `remove`: another that has noted the same is equal.
+        self._since_deletions = [one for one in self._since_deletions if one is not since]
 
     async def _forget_in(
         self,

@@ -36,7 +36,8 @@ _GROUPS = CoordinatorKind(
 class Shards(LedShards[Shard]):
     """The loaded partitions of `__consumer_offsets`.
 
-    `on_group` is called with each loaded group, `on_group_gone` with each group that is given up.
+    `on_group` is called with each loaded group, `on_group_gone` with each group that is given up,
+    and `on_shard` with each loaded shard before it serves a request.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Shards(LedShards[Shard]):
         new_group: Callable[[str], Group],
         on_group: Callable[[Group], None],
         on_group_gone: Callable[[Group], None],
+        on_shard: Callable[[Shard], None],
         clock_ms: Callable[[], int],
         quarantines: Quarantines,
     ) -> None:
@@ -69,6 +71,7 @@ class Shards(LedShards[Shard]):
         self._new_group = new_group
         self._on_group = on_group
         self._on_group_gone = on_group_gone
+        self._on_shard = on_shard
         self._paused: set[str] = set()
         self._withheld: dict[str, asyncio.Event] = {}
 
@@ -103,6 +106,7 @@ class Shards(LedShards[Shard]):
         return self.of(group_id)
 
     async def _take_over(self, shard: Shard) -> None:
+        self._on_shard(shard)
         for few in slices.cut([*shard.groups.values()]):
             for group in few:
                 with self.restarting(group):
