@@ -71,10 +71,13 @@ async def create(broker: Broker, topic: str, context: RequestContext) -> ErrorCo
 def _warn_of_settings(topic: str, refusal: KafkaError) -> None:
     """Say what to do where settings keep a topic from being made: clients only wait."""
     if refusal.code is ErrorCode.INVALID_PARTITIONS:
+        # Clients make up names: each would be a kind of line of its own.
         _rare_log.log(
             logging.WARNING,
-            f"failed to create topic {topic}: {refusal}: lower "
-            f"{_COUNTS.get(topic, 'num.partitions')}",
+            "failed to create topic %s: %s: lower %s",
+            topic,
+            refusal,
+            _COUNTS.get(topic, "num.partitions"),
         )
     setting = _FACTORS.get(topic)
     if setting is not None and refusal.code is ErrorCode.INVALID_REPLICATION_FACTOR:
