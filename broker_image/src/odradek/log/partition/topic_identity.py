@@ -107,3 +107,4 @@ def mark_former(folder: str) -> None:
     As with `write`, the first flush of the log makes the name durable.
     """
     os.makedirs(folder, exist_ok=True)
+    os.close(open_file(os.path.join(folder, FORMER_MARK), os.O_WRONLY | os.O_CREAT))
