@@ -5,6 +5,7 @@ a storage error where it has to lead.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -12,8 +13,8 @@ from odradek.controller import events, replica_failures
 from odradek.controller.context import Replica
 from odradek.controller.event_queue import EventQueue
 from odradek.controller.states import ReplicaPhase
-from odradek.controller.step import step
-from odradek.values import NO_LEADER, BrokerId, TopicPartition
+from odradek.controller.step import EPOCHS_ABOVE, step
+from odradek.values import NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
 from odradek.zk.znodes import PartitionState
 from tests.controller.transcript import Replayer, brokers
 from tests.controller.values import partition_state, topic_assignment
@@ -203,3 +204,17 @@ async def test_defaults_are_queued_in_their_order_even_if_they_repeat() -> None:
     for one in (off, on, off):
         queue.put(one)
     assert [await queue.get() for _ in range(len(queue))] == [off, on, off]
+
+
+def test_leader_epochs_below_those_in_logs_are_raised_once() -> None:
+    cluster = AnsweringBrokers((1, 2, 3))
+    before = cluster.state
+    refused = frozenset({(ONE, before.leader_epoch)})
+    raised = replace(before, leader_epoch=LeaderEpoch(before.leader_epoch + EPOCHS_ABOVE))
+    for broker_id in (1, 2):
+        # The second answer is about the former epoch, too.
+        cluster.give(events.EpochsRefused(BrokerId(broker_id), refused))
+        assert cluster.state == raised
+    gone = (TopicPartition("gone", 0), LeaderEpoch(0))
+    cluster.give(events.EpochsRefused(BrokerId(2), frozenset({gone})))
+    assert cluster.state == raised

@@ -502,6 +502,23 @@ def no_descriptor(path: str, *_: object, **__: object) -> None:
     raise OSError(errno.EMFILE, "no descriptor is left", path)
 
 
+@pytest.mark.parametrize("leader", [1, 2])
+async def test_no_role_is_taken_in_a_leader_epoch_below_one_in_the_log(
+    broker: Replicas, leader: int
+) -> None:
+    """As after ZooKeeper went back to an older copy: records of it would not fit behind those."""
+    await broker.lead(epoch=7)
+    assert (await produce(broker, b"a")).error is ErrorCode.NONE
+    del broker.manager.partitions[KEY]  # as if the broker had restarted
+    for epoch, code in ((6, ErrorCode.FENCED_LEADER_EPOCH), (10_006, ErrorCode.NONE)):
+        told = await broker.take(leader=leader, isr=(1, 2), replicas=(1, 2), epoch=epoch)
+        assert told == (ErrorCode.NONE, {KEY: code})
+        partition = broker.manager.partitions[KEY]
+        assert partition.is_leader == (leader == 1 and code is ErrorCode.NONE)
+        assert partition.is_follower == (leader == 2 and code is ErrorCode.NONE)
+        assert partition.log.log_end_offset == 1
+
+
 @pytest.mark.parametrize("former_leader", [None, 1, 2])
 async def test_role_is_taken_whole_or_not_at_all(
     broker: Replicas, monkeypatch: pytest.MonkeyPatch, former_leader: int | None

@@ -317,10 +317,10 @@ class Draft:
         return PartitionState(leader, epoch, isr, self.base.epoch)
 
     def next_state(
-        self, before: PartitionState, leader: BrokerId, isr: tuple[BrokerId, ...]
+        self, before: PartitionState, leader: BrokerId, isr: tuple[BrokerId, ...], by: int = 1
     ) -> PartitionState:
         """Return the next state: every change by the controller starts a new leader epoch."""
-        epoch = LeaderEpoch(before.leader_epoch + 1)
+        epoch = LeaderEpoch(before.leader_epoch + by)
         return PartitionState(leader, epoch, isr, self.base.epoch)
 
     # --- changes ---

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from odradek.controller.election import Cause
 from odradek.controller.replica_assignment import ReplicaAssignment
-from odradek.values import BrokerId, TopicPartition
+from odradek.values import BrokerId, LeaderEpoch, TopicPartition
 from odradek.zk.znodes import BrokerRegistration, PartitionState, TopicAssignment
 
 
@@ -178,6 +178,16 @@ class ReplicasAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochsRefused:
+    """A broker answered LeaderAndIsr with FENCED_LEADER_EPOCH: its logs of these partitions have
+    higher leader epochs than these.
+    """
+
+    broker_id: BrokerId
+    epochs: frozenset[tuple[TopicPartition, LeaderEpoch]]
+
+
+@dataclass(frozen=True, slots=True)
 class FailedReplicasDue:
     """It is time to ask the brokers again for replicas that failed, or were not deleted."""
 
@@ -227,6 +237,7 @@ Event = (
     | LogDirFailed
     | ReplicasFailed
     | ReplicasAnswered
+    | EpochsRefused
     | FailedReplicasDue
     | ResendRequired
     | StatesWritten

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from odradek import slices
 from odradek.controller import requests
 from odradek.controller.events import (
+    EpochsRefused,
     Event,
     LeaderAndIsr,
     LiveBroker,
@@ -233,6 +234,20 @@ class Outbox:
                     len(broken),
                 )
                 self._on_event(ReplicasFailed(broker_id, broken))
+            fenced = _answered_with(response, (ErrorCode.FENCED_LEADER_EPOCH,))
+            if fenced:
+                logger.warning(
+                    "broker %d has records of higher leader epochs than these of %d partitions; "
+                    "raising the epochs",
+                    broker_id,
+                    len(fenced),
+                )
+                epochs = (
+                    (role.partition, role.leadership.state.leader_epoch)
+                    for role in message.roles
+                    if role.partition in fenced
+                )
+                self._on_event(EpochsRefused(broker_id, frozenset(epochs)))
         elif isinstance(message, StopReplicas) and message.delete:
             failed = frozenset(message.partitions)
             if response.error_code == ErrorCode.NONE:

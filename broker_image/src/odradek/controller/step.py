@@ -21,6 +21,7 @@ from odradek.controller.events import (
     ContextLoaded,
     DeletionsRequested,
     ElectionRequested,
+    EpochsRefused,
     Event,
     FailedReplicasDue,
     IsrChanged,
@@ -46,6 +47,10 @@ from odradek.values import NO_LEADER, BrokerId, TopicPartition
 from odradek.zk.znodes import TopicAssignment
 
 MAX_CONFLICTS = 10
+EPOCHS_ABOVE = 10_000
+"""By how much leader epochs are raised that are below those in logs: more than are ever elected
+between two copies of ZooKeeper. With fewer it would take several attempts.
+"""
 OPTIONAL_CAUSES = frozenset({Cause.PREFERRED, Cause.CONTROLLED_SHUTDOWN})
 
 
@@ -208,6 +213,25 @@ def _on_states_written(draft: Draft, event: StatesWritten) -> None:
         draft.conflicts.edit().pop(partition, None)
     reassignment.proceed_all(draft, event.written, announced=True)
     reassignment.proceed_all(draft, event.conflicts)
+
+
+def _raise_epochs(draft: Draft, event: EpochsRefused) -> None:
+    """Start leader epochs above those in a broker's logs, with the same leaders.
+
+    Those in ZooKeeper are too low after it went back to an older copy, or if a topic was made anew
+    for logs that are there. How high those in the logs are, nobody tells.
+    """
+    for partition, refused in sorted(event.epochs):
+        leadership = draft.leaderships.get(partition)
+        if leadership is None or draft.in_deleted_topic(partition):
+            continue
+        state = leadership.state
+        if state.leader_epoch != refused:
+            continue  # there is another since
+        raised = draft.next_state(state, state.leader, state.isr, by=EPOCHS_ABOVE)
+        draft.update_state(
+            partition, Leadership(raised, leadership.zk_version), Cause.LEADER_RESTART
+        )
 
 
 def _take_state(draft: Draft, partition: TopicPartition, leadership: Leadership) -> None:
@@ -449,6 +473,7 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     LogDirFailed: replica_failures.check,
     ReplicasFailed: replica_failures.fail,
     ReplicasAnswered: replica_failures.take_back,
+    EpochsRefused: _raise_epochs,
     FailedReplicasDue: replica_failures.ask_again,
     ResendRequired: _resend,
     TopicsChanged: _change_topics,

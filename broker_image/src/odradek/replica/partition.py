@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from odradek.protocol.errors import NO_ERROR, ErrorCode
+from odradek.protocol.errors import NO_ERROR, ErrorCode, KafkaError
 from odradek.replica import isr as rules
 from odradek.replica.isr import FollowerProgress, Isr, SessionClock
 from odradek.replica.registrations import Registered
@@ -194,8 +194,9 @@ class Partition:
         """Become leader of a new leader epoch.
 
         The positions of the followers are unknown until they fetch. Raises KafkaError if the epoch
-        cannot be written; then nothing changed.
+        cannot be written, or is below one in the log; then nothing changed.
         """
+        self._check_epoch(state)
         self.log.assign_epoch(state.leader_epoch)
         self._take(state)
         now = self.clock_ms()
@@ -212,7 +213,11 @@ class Partition:
         self._check_role()
 
     def follow(self, state: LeaderAndIsrPartitionState) -> None:
-        """Become follower of a new leader epoch; from then on a fetcher truncates and copies."""
+        """Become follower of a new leader epoch; from then on a fetcher truncates and copies.
+
+        Raises KafkaError if the epoch is below one in the log; then nothing changed.
+        """
+        self._check_epoch(state)
         self._note_leadership()
         self._take(state)
         self.leadership_generation += 1
@@ -226,6 +231,18 @@ class Partition:
         self.leadership_generation += 1
         self.followers = {}
         self._check_role()
+
+    def _check_epoch(self, state: LeaderAndIsrPartitionState) -> None:
+        """Raise KafkaError FENCED_LEADER_EPOCH for an epoch below those in the log, as after
+        ZooKeeper went back to an older copy: its records would not fit behind those.
+
+        The controller raises the epoch then.
+        """
+        latest = self.log.latest_epoch
+        if state.leader_epoch < latest:
+            raise KafkaError(
+                ErrorCode.FENCED_LEADER_EPOCH, f"its log has records of leader epoch {latest}"
+            )
 
     def _note_leadership(self) -> None:
         if self.is_leader:
