@@ -6,7 +6,6 @@ import asyncio
 import http.client
 import json
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -170,14 +169,6 @@ def test_bad_addresses_get_one_sentence(
         assert "--kubernetes" in console.said(path, status)
     else:
         assert console.said(path, status) == said.replace("<", "&lt;")
-
-
-def test_an_address_that_is_no_text_is_refused(console: Running) -> None:
-    with socket.create_connection(("127.0.0.1", console.port), 120) as peer:
-        head = b"GET /topics?q=\xff HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        peer.sendall(head)
-        with peer.makefile("rb") as answer:
-            assert answer.readline().split()[:2] == [b"HTTP/1.1", b"400"]
 
 
 def test_changes_need_the_token_of_a_form_and_a_writable_console(console: Running) -> None:

@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from odradek.properties import is_utf8
 from odradek.tools.errors import ToolError
 from odradek_console.connections import CONNECTIONS
 from odradek_console.rendering import CONSOLE, Console, render
@@ -62,7 +61,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 def middlewares() -> list[Middleware]:
     """Return what every request goes through, the outermost first."""
-    return [_errors, _address, _host, _login, _forms, _answering]
+    return [_errors, _host, _login, _forms, _answering]
 
 
 @web.middleware
@@ -89,14 +88,6 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         log.exception("failed to make the page %s", request.path)
         status, text = 500, "The console failed to make this page; its log says why."
     return render(request, "error.html", status=status, text=text, code=status)
-
-
-@web.middleware
-async def _address(request: web.Request, handler: Handler) -> web.StreamResponse:
-    # Pages show parts of it, and are UTF-8.
-    if not is_utf8(request.path_qs):
-        raise web.HTTPBadRequest(text="This address is not UTF-8.")
-    return await handler(request)
 
 
 @web.middleware
