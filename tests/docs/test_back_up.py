@@ -59,7 +59,7 @@ class Machine:
         self.cluster.wait_for_members()
 
     def produce(self, topic: str, values: list[bytes], **more: object) -> None:
-        produce_all(self.cluster.bootstrap, topic, values, **more)
+        produce_all(self.cluster.bootstrap, topic, values, 1, **more)
 
     def values(self, topic: str, count: int) -> set[bytes]:
         return set(consume_all(self.cluster.bootstrap, topic, 1, count))

@@ -509,7 +509,7 @@ async def test_no_role_is_taken_in_a_leader_epoch_below_one_in_the_log(
     """As after ZooKeeper went back to an older copy: records of it would not fit behind those."""
     await broker.lead(epoch=7)
     assert (await produce(broker, b"a")).error is ErrorCode.NONE
-    del broker.manager.partitions[KEY]  # as if the broker had restarted
+    del broker.manager._hosted.partitions[KEY]  # as if the broker had restarted
     for epoch, code in ((6, ErrorCode.FENCED_LEADER_EPOCH), (10_006, ErrorCode.NONE)):
         told = await broker.take(leader=leader, isr=(1, 2), replicas=(1, 2), epoch=epoch)
         assert told == (ErrorCode.NONE, {KEY: code})
