@@ -13,8 +13,8 @@ from odradek.controller import events, replica_failures
 from odradek.controller.context import Replica
 from odradek.controller.event_queue import EventQueue
 from odradek.controller.states import ReplicaPhase
-from odradek.controller.step import EPOCHS_ABOVE, step
-from odradek.values import NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
+from odradek.controller.step import HIGHEST_RAISED, step
+from odradek.values import EPOCHS_ABOVE, NO_LEADER, BrokerId, LeaderEpoch, TopicPartition
 from odradek.zk.znodes import PartitionState
 from tests.controller.transcript import Replayer, brokers
 from tests.controller.values import partition_state, topic_assignment
@@ -218,3 +218,17 @@ def test_leader_epochs_below_those_in_logs_are_raised_once() -> None:
     gone = (TopicPartition("gone", 0), LeaderEpoch(0))
     cluster.give(events.EpochsRefused(BrokerId(2), frozenset({gone})))
     assert cluster.state == raised
+
+
+def test_leader_epochs_are_not_raised_without_end() -> None:
+    """A damaged epoch in a log may be any number."""
+    cluster = AnsweringBrokers((1, 2, 3))
+    rounds = 0
+    while (before := cluster.state).leader_epoch < HIGHEST_RAISED:
+        cluster.give(events.EpochsRefused(BrokerId(2), frozenset({(ONE, before.leader_epoch)})))
+        assert cluster.state.leader_epoch > before.leader_epoch
+        rounds += 1
+    assert rounds < 20
+    cluster.give(events.EpochsRefused(BrokerId(2), frozenset({(ONE, before.leader_epoch)})))
+    assert cluster.state == before
+    assert before.leader_epoch < 2**31

@@ -418,6 +418,28 @@ async def test_a_stray_replica_that_cannot_be_deleted_stays_alone(
         await until(lambda: counted(broker) == [("stray-replica", 1, 0)])
 
 
+@pytest.mark.parametrize(("epoch", "is_kept"), [(3, False), (10_002, True)])
+async def test_a_stray_replica_stays_if_leader_epochs_were_raised(
+    broker: Replicas, epoch: int, is_kept: bool
+) -> None:
+    """As after ZooKeeper went back to an older copy: it may be the last with the records."""
+    for key in (SICK, SOUND):
+        logs.new_log(broker.logs, *key, broker.topic_configs(key.topic))
+    sick = broker.logs.get(*SICK)
+    assert sick is not None
+    sick.assign_epoch(2)
+    stray = [state(topic=key.topic, leader=2, replicas=(2, 3)) for key in (SICK, SOUND)]
+    stray[0].leader_epoch = epoch
+    async with working(broker):
+        request = update(*stray)
+        broker.metadata.update(request)
+        broker.manager.drop_moved_replicas(list(described(request)))
+        await until(lambda: broker.logs.get(*SOUND) is None)
+        if not is_kept:
+            await until(lambda: broker.logs.get(*SICK) is None)
+    assert (broker.logs.get(*SICK) is not None) == is_kept
+
+
 async def test_a_condition_that_raises_ends_the_wait_of_its_request_and_no_other(
     broker: Replicas,
 ) -> None:

@@ -19,6 +19,11 @@ NO_BROKER_EPOCH = -1
 registered.
 """
 
+EPOCHS_ABOVE = 10_000
+"""By how much leader epochs are raised that are below those in logs: more than are ever elected
+between two copies of ZooKeeper.
+"""
+
 NO_LEADER = BrokerId(-1)
 """The leader of a partition without a leader, in znodes and in requests."""
 

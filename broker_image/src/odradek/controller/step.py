@@ -43,14 +43,12 @@ from odradek.controller.events import (
     UncleanChanged,
 )
 from odradek.controller.states import PartitionPhase, ReplicaPhase
-from odradek.values import NO_LEADER, BrokerId, TopicPartition
+from odradek.values import EPOCHS_ABOVE, NO_LEADER, BrokerId, TopicPartition
 from odradek.zk.znodes import TopicAssignment
 
 MAX_CONFLICTS = 10
-EPOCHS_ABOVE = 10_000
-"""By how much leader epochs are raised that are below those in logs: more than are ever elected
-between two copies of ZooKeeper. With fewer it would take several attempts.
-"""
+HIGHEST_RAISED = 2**30
+"""From here on leader epochs are not raised: one in a log that is higher is damaged."""
 OPTIONAL_CAUSES = frozenset({Cause.PREFERRED, Cause.CONTROLLED_SHUTDOWN})
 
 
@@ -228,7 +226,10 @@ def _raise_epochs(draft: Draft, event: EpochsRefused) -> None:
         state = leadership.state
         if state.leader_epoch != refused:
             continue  # there is another since
-        raised = draft.next_state(state, state.leader, state.isr, by=EPOCHS_ABOVE)
+        if refused >= HIGHEST_RAISED:
+            continue
+        by = max(EPOCHS_ABOVE, refused)
+        raised = draft.next_state(state, state.leader, state.isr, by=by)
         draft.update_state(
             partition, Leadership(raised, leadership.zk_version), Cause.LEADER_RESTART
         )

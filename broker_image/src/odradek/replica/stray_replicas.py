@@ -6,7 +6,8 @@ with ZooKeeper does, and calls it stray. Each UpdateMetadata names the replicas 
 so this broker finds its stray replicas by itself. It deletes only what is surely of no use: the
 partition must have a leader, no record here may be of a newer leader epoch, and this broker must
 not be in sync. (Kafka's controller announces new replicas while ZooKeeper may still elect one of
-the old ones.)
+the old ones.) Nor may the leader epoch be one that was raised after ZooKeeper went back to an older
+copy: that names former replicas, and this one may be the last with the records.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 from odradek.quarantine import Quarantines, Work
 from odradek.replica.hosted import HostedPartitions
 from odradek.replica.metadata import PartitionInfo
-from odradek.values import NO_LEADER, TopicPartition
+from odradek.values import EPOCHS_ABOVE, NO_LEADER, TopicPartition
 
 if TYPE_CHECKING:
     from odradek.log.manager import LogManager
@@ -62,7 +63,9 @@ class StrayReplicas:
             return None
         role = self._hosted.partitions.get(key)
         newest = max(log.latest_epoch, -1 if role is None else role.leader_epoch)
-        return info if newest <= info.leader_epoch else None
+        # Not all of it: the epoch that was raised was below that of a log.
+        was_raised = info.leader_epoch - newest >= EPOCHS_ABOVE // 2
+        return info if newest <= info.leader_epoch and not was_raised else None
 
     async def run(self) -> None:
         """Delete the stray replicas that were found, until cancelled."""
