@@ -155,7 +155,10 @@ class AclWatcher:
             self._reload = self._reload or reload
             raise
         for parent, numbers in notices.items():
-            self._last[parent] = max([self._last[parent], *(number for number, _ in numbers)])
+            newest = max((number for number, _ in numbers), default=-1)
+            # All that was listed before everything was read counts. The parent may be another one
+            # than before the connection was lost.
+            self._last[parent] = newest if changed is None else max(self._last[parent], newest)
         if not self._reload:
             self._stale_since_s = None
         return [f"{parent}/{name}" for parent in notices for _, name in notices[parent]]
