@@ -105,10 +105,13 @@ def test_resource_whose_status_lost_a_race_is_forgotten_only_if_it_has_gone() ->
     another = {**body, "metadata": {**body["metadata"], "uid": "another"}}
     for found, gone in (((body,), False), ((another,), True), ((), True)):
         forgotten: list[Any] = []
-        effects = context(Conflicting(*found), forget=forgotten.append)
+        known: list[Any] = []
+        effects = context(Conflicting(*found), forget=forgotten.append, remember=known.append)
         same = status_update.write_status(effects, body, status.ready("Done"), {})
         assert same is body
         assert forgotten == ([body] if gone else [])
+        # One that was made anew is news when the watch tells of it, to the queue of its cluster.
+        assert known == []
 
 
 def test_resource_that_goes_before_it_has_its_finalizer_is_known_to_go() -> None:

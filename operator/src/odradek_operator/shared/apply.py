@@ -90,13 +90,15 @@ class ReconcileContext:
 
 
 def still_wanted(context: ReconcileContext, body: Body) -> bool:
-    """Return whether the resource is still as it was read; if not, its new form is remembered."""
+    """Return whether the resource is still as it was read; if not, its new form is remembered.
+
+    One that was made anew under its name is not: only what the watch tells as news is looked at,
+    and it may be of another cluster.
+    """
     meta = body["metadata"]
     fresh = kube.custom(context.kube, body["kind"], meta["namespace"], meta["name"])
     if fresh is None or fresh["metadata"]["uid"] != meta["uid"]:
         context.forget(body)
-        if fresh is not None:
-            context.remember(fresh)
         return False
     same = is_same(fresh, body)
     if not same:
