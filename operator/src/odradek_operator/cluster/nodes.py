@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from odradek_operator.shared.apply import ReconcileContext
 from odradek_operator.shared.kube import KubeError
+
+log = logging.getLogger(__name__)
 
 
 def by_name(context: ReconcileContext) -> dict[str, dict[str, Any]] | None:
@@ -40,8 +43,12 @@ def closed(
 
 
 def not_ready(context: ReconcileContext) -> frozenset[str]:
-    """Return the nodes that are not ready, as far as is known: lost ones, too. Raises KubeError."""
-    found = by_name(context) or {}
+    """Return the nodes that are not ready, as far as is known: lost ones, too."""
+    try:
+        found = by_name(context) or {}
+    except KubeError as error:
+        log.info("failed to list nodes: %s", error)
+        return frozenset()
     return frozenset(
         name
         for name, one in found.items()
